@@ -1,0 +1,1 @@
+"""The command line: Hydra, the environment and exit codes."""

@@ -1,0 +1,1 @@
+"""The configuration: schema, cross-field rules, targets by name. Imports no TensorFlow."""

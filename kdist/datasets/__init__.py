@@ -1,0 +1,1 @@
+"""Built-in data functions, each a `data._target_`."""

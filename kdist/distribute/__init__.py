@@ -1,0 +1,1 @@
+"""The engine: strategies, parameter store, inner loops, data. TensorFlow starts here."""

@@ -1,0 +1,1 @@
+"""Plans, starts and supervises task processes. Imports no TensorFlow."""

@@ -1,0 +1,1 @@
+"""Built-in model functions, each a `model._target_`."""

@@ -1,0 +1,1 @@
+"""The outer loop, callbacks and saving."""
