@@ -1,0 +1,184 @@
+"""The TF_CONFIG format: who this process is, and who else takes part.
+
+The only module that knows the format. Every fault becomes one line that names TF_CONFIG, the
+key and the value, before TensorFlow sees it.
+"""
+
+import difflib
+import json
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from kdist.cluster.spec import ClusterSpec
+from kdist.cluster.task import Task, TaskType
+from kdist.errors import ConfigError
+
+VARIABLE = "TF_CONFIG"
+
+# What schedulers add beside `cluster` and `task`; none of it changes who takes part.
+_IGNORED_KEYS = ("environment", "job", "model_dir", "rpc_layer")
+_IGNORED_TASK_KEYS = ("cloud", "trial")
+_MAX_SHOWN = 160
+
+
+@dataclass(frozen=True)
+class Membership:
+    """This process's place in a cluster."""
+
+    spec: ClusterSpec
+    task: Task
+
+
+def decode(environ: Mapping[str, str]) -> Membership | None:
+    """Return this process's place in the cluster, or `None` where TF_CONFIG is not set.
+
+    Args:
+        environ: The process environment.
+
+    Raises:
+        ConfigError: If TF_CONFIG is set to anything but a usable cluster and task.
+    """
+    raw = environ.get(VARIABLE)
+    if raw is None:
+        return None
+    content = _parse(raw)
+    _refuse_unknown("", content, ("cluster", "task"), _IGNORED_KEYS)
+    if content.get("rpc_layer", "grpc") != "grpc":
+        raise _fault("rpc_layer", 'must be "grpc"', content["rpc_layer"])
+    spec = _decode_cluster(content)
+    return Membership(spec, _decode_task(content, spec))
+
+
+def encode(spec: ClusterSpec, task: Task) -> str:
+    """Return the TF_CONFIG of one task; `decode` reads it back (evaluators' addresses aside)."""
+    return json.dumps(
+        {"cluster": spec.as_dict(), "task": {"type": str(task.type), "index": task.index}}
+    )
+
+
+def _parse(raw: str) -> dict[str, Any]:
+    if not raw.strip():
+        raise ConfigError(
+            f"{VARIABLE} is set, but empty. Received: {raw!r}. Describe the cluster and the task "
+            f"in it, or unset it (`unset {VARIABLE}`) to train without one."
+        )
+    try:
+        content = json.loads(raw)
+    except json.JSONDecodeError as error:
+        raise ConfigError(
+            f"{VARIABLE} is not valid JSON (column {error.colno}: {error.msg}); was it cut off, or "
+            f"its quotes lost? Received: {_shown(raw)}"
+        ) from error
+    if not isinstance(content, dict):
+        raise ConfigError(
+            f'{VARIABLE} must be an object with the keys "cluster" and "task". '
+            f"Received: {_shown(raw)}"
+        )
+    return content
+
+
+def _decode_cluster(content: Mapping[str, Any]) -> ClusterSpec:
+    _require("", content, ("cluster", "task"))
+    cluster = content["cluster"]
+    if not isinstance(cluster, dict) or not cluster:
+        raise _fault("cluster", 'must map task types to lists of "host:port" addresses', cluster)
+    owners: dict[str, Task] = {}
+    addresses: dict[TaskType, tuple[str, ...]] = {}
+    for name, listed in cluster.items():
+        key = f"cluster.{name}"
+        task_type = _task_type(key, name)
+        if not isinstance(listed, list):
+            raise _fault(key, 'must be a list of "host:port" addresses', listed)
+        for index, address in enumerate(listed):
+            _check_address(f"{key}[{index}]", address)
+            if address in owners:
+                raise _fault(
+                    f"{key}[{index}]",
+                    f"is also the address of {owners[address]}; give each task its own",
+                    address,
+                )
+            owners[address] = Task(task_type, index)
+        if task_type is TaskType.CHIEF and len(listed) > 1:
+            raise _fault(key, "must hold one address: there is one chief", listed)
+        if listed:
+            addresses[task_type] = tuple(listed)
+    if TaskType.CHIEF not in addresses and TaskType.WORKER not in addresses:
+        raise _fault("cluster", "must hold a chief or at least one worker", cluster)
+    return ClusterSpec(addresses)
+
+
+def _decode_task(content: Mapping[str, Any], spec: ClusterSpec) -> Task:
+    task = content["task"]
+    if not isinstance(task, dict):
+        raise _fault("task", 'must say who this is, as in {"type": "worker", "index": 0}', task)
+    _refuse_unknown("task.", task, ("type", "index"), _IGNORED_TASK_KEYS)
+    _require("task.", task, ("type", "index"))
+    task_type = _task_type("task.type", task["type"])
+    index = task["index"]
+    if isinstance(index, bool) or not isinstance(index, int):
+        raise _fault("task.index", "must be a whole number (without quotes)", index)
+    num_tasks = spec.num(task_type)
+    if task_type is TaskType.EVALUATOR and not num_tasks:
+        num_tasks = index + 1  # Schedulers leave evaluators out of the cluster.
+    elif not num_tasks:
+        raise _fault(
+            "task.type", f"is not listed in cluster ({', '.join(spec.as_dict())})", task_type
+        )
+    if not 0 <= index < num_tasks:
+        raise _fault(
+            "task.index",
+            f"is out of range: cluster.{task_type} lists {num_tasks} address(es)",
+            index,
+        )
+    return Task(task_type, index)
+
+
+def _task_type(key: str, name: Any) -> TaskType:
+    known = [str(kind) for kind in TaskType]
+    if name in known:
+        return TaskType(name)
+    if name == "master":
+        raise _fault(key, 'is the old name of the chief; write "chief"', name)
+    raise _fault(key, f"must be one of {', '.join(known)}{_guess(name, known)}", name)
+
+
+def _check_address(key: str, address: Any) -> None:
+    """Refuse what is no "host:port"; any host is allowed (dashes, dots, underscores, [::1])."""
+    if not isinstance(address, str):
+        raise _fault(key, 'must be a "host:port" string', address)
+    host, _, port = address.rpartition(":")
+    if not host or any(mark in address for mark in "/ \t\n"):
+        raise _fault(key, 'must be "host:port", with no scheme or path', address)
+    if not (port.isascii() and port.isdigit() and 1 <= int(port) <= 65535):
+        raise _fault(key, "must end in a port from 1 to 65535", address)
+
+
+def _refuse_unknown(
+    prefix: str, content: Mapping[str, Any], wanted: Collection[str], ignored: Collection[str]
+) -> None:
+    for name in content:
+        if name not in wanted and name not in ignored:
+            known = ", ".join(f'"{key}"' for key in wanted)
+            raise _fault(
+                f"{prefix}{name}", f"is no known key; use {known}{_guess(name, wanted)}", name
+            )
+
+
+def _require(prefix: str, content: Mapping[str, Any], wanted: Collection[str]) -> None:
+    for name in wanted:
+        if name not in content:
+            raise _fault(f"{prefix}{name}", "is missing", content)
+
+
+def _guess(name: Any, known: Collection[str]) -> str:
+    close = difflib.get_close_matches(str(name).lower(), known, n=1)
+    return f' (did you mean "{close[0]}"?)' if close else ""
+
+
+def _fault(key: str, problem: str, value: Any) -> ConfigError:
+    return ConfigError(f"{VARIABLE}: {key} {problem}. Received: {_shown(json.dumps(value))}")
+
+
+def _shown(text: str) -> str:
+    return text if len(text) <= _MAX_SHOWN else text[:_MAX_SHOWN] + "..."
