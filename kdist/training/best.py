@@ -1,0 +1,45 @@
+"""Which epoch was best: the one rule that reports, result.json and plots share."""
+
+import math
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+# Words that mark a metric of which more is better; anything else (losses, errors) is minimised.
+_MORE_IS_BETTER = re.compile(
+    r"(^|_)(acc|accuracy|auc|precision|recall|sensitivity|specificity|f\d|fbeta|iou|io_u|dice"
+    r"|r2|bleu|rouge|map|ndcg|mrr|hits?|true_positives|true_negatives|cosine_similarity|score)(_|$)"
+)
+_LESS_IS_BETTER = re.compile(r"(loss|error|perplexity|entropy|divergence|false_)")
+
+
+def more_is_better(metric: str) -> bool:
+    """Return whether a larger value of `metric` (any `val_` or output prefix) is the better one."""
+    name = metric.lower().removeprefix("val_")
+    return bool(_MORE_IS_BETTER.search(name)) and not _LESS_IS_BETTER.search(name)
+
+
+def best_of(rows: Iterable[Mapping[str, Any]], monitor: str | None = None) -> dict[str, Any] | None:
+    """Return the best epoch as result.json states it.
+
+    Args:
+        rows: One mapping an epoch, with `epoch` and the metrics, as metrics.csv has them.
+        monitor: The metric to go by; by default `val_loss`, or `loss` without validation.
+
+    Returns:
+        `{"monitor": ..., "value": ..., "epoch": ...}`, the earliest of equals; `None` if no row
+        has a finite value of the monitor.
+    """
+    all_rows = list(rows)
+    names = (monitor,) if monitor is not None else ("val_loss", "loss")
+    for name in names:
+        sign = -1.0 if more_is_better(name) else 1.0
+        finite = [row for row in all_rows if _is_finite(row.get(name))]
+        if finite:
+            row = min(finite, key=lambda row: (sign * row[name], row["epoch"]))
+            return {"monitor": name, "value": float(row[name]), "epoch": int(row["epoch"])}
+    return None
+
+
+def _is_finite(value: object) -> bool:
+    return isinstance(value, int | float) and math.isfinite(value)

@@ -1,0 +1,66 @@
+"""Reports that cannot be written cost a warning, never the run."""
+
+import io
+import math
+from dataclasses import dataclass
+
+from kdist.training.report.console import ConsoleReport
+from kdist.training.report.run_report import RunReport
+
+
+@dataclass(frozen=True)
+class Pipe:
+    is_terminal: bool = False
+    width: int = 80
+    color: bool = False
+
+
+def make(folder):
+    stream = io.StringIO()
+    report = RunReport(
+        ConsoleReport(Pipe(), stream),
+        metrics_csv=folder / "metrics.csv",
+        tensorboard=folder / "tensorboard",
+        curves_png=folder / "curves.png",
+    )
+    return report, stream
+
+
+def test_a_run_leaves_all_its_files(tmp_path, opening, progress, epoch):
+    report, stream = make(tmp_path)
+    with report:
+        report.opening(opening())
+        report.progress(progress())
+        report.epoch(epoch(1, loss=0.5, val_loss=0.4))
+        report.epoch(epoch(2, loss=0.4, val_loss=0.6))
+        report.finish()
+        report.closing({"status": "completed", "best": report.best()})
+    assert report.warnings == []
+    assert report.best() == {"monitor": "val_loss", "value": 0.4, "epoch": 1}
+    names = sorted(path.name for path in tmp_path.iterdir())
+    assert names == ["curves.png", "metrics.csv", "tensorboard"]
+    assert "best epoch (1, by val_loss)  loss 0.5000  val_loss 0.4000" in stream.getvalue()
+
+
+def test_files_that_cannot_be_written_are_named_once_each(tmp_path, opening, epoch):
+    (tmp_path / "file").write_text("")
+    report, stream = make(tmp_path / "file")
+    report.opening(opening())
+    report.epoch(epoch(1, loss=0.5))
+    report.epoch(epoch(2, loss=math.nan))
+    report.finish()
+    starts = sorted(warning.split(":")[0] for warning in report.warnings)
+    assert starts == [
+        "Gave up writing TensorBoard's files",
+        "Gave up writing curves.png",
+        "Gave up writing metrics.csv",
+    ]
+    assert report.best() == {"monitor": "loss", "value": 0.5, "epoch": 1}
+    assert "epoch 2/5  loss nan" in stream.getvalue()
+
+
+def test_somebody_elses_metrics_csv_is_no_reason_to_stop(tmp_path, epoch):
+    (tmp_path / "metrics.csv").write_text("epoch,loss\none,two\n")
+    report, _ = make(tmp_path)
+    report.epoch(epoch(1, loss=0.5))
+    assert [warning.split(":")[0] for warning in report.warnings] == ["Gave up writing metrics.csv"]

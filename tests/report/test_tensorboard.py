@@ -1,0 +1,44 @@
+"""TensorBoard finds the scalars under the names that Keras gives them."""
+
+import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from tensorboard.util import tensor_util
+
+from kdist.training.report.tensorboard import TensorBoardLog
+
+
+def scalars(directory):
+    events = EventAccumulator(str(directory)).Reload()
+    return {
+        tag: [
+            (event.step, round(float(tensor_util.make_ndarray(event.tensor_proto)), 6))
+            for event in events.Tensors(tag)
+        ]
+        for tag in events.Tags()["tensors"]
+    }
+
+
+def test_train_and_validation_are_two_runs(tmp_path, epoch):
+    log = TensorBoardLog(tmp_path)
+    log.epoch(epoch(1, loss=0.5, val_loss=0.25))
+    log.epoch(epoch(2, loss=0.4, val_loss=0.2))
+    expected = {
+        "epoch_loss": [(1, 0.5), (2, 0.4)],
+        "epoch_learning_rate": [(1, 0.001), (2, 0.001)],
+        "epoch_steps_per_second": [(1, 46.0), (2, 46.0)],
+    }
+    assert scalars(tmp_path / "train") == expected, "readable while the run goes on"
+    log.close()
+    log.close()
+    assert scalars(tmp_path / "validation") == {"epoch_loss": [(1, 0.25), (2, 0.2)]}
+
+
+def test_nothing_is_made_before_the_first_epoch(tmp_path):
+    TensorBoardLog(tmp_path / "tensorboard").close()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_cannot_be_made_is_an_os_error(tmp_path, epoch):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OSError, match="file"):
+        TensorBoardLog(tmp_path / "file" / "tensorboard").epoch(epoch(1, loss=0.5))
