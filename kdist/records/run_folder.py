@@ -1,0 +1,211 @@
+"""The run folder: where a run's files stand, and the lock that keeps a second run out."""
+
+import contextlib
+import errno
+import fcntl
+import os
+import socket
+from dataclasses import dataclass
+from pathlib import Path
+
+from kdist.errors import ConfigError, EnvironmentFault
+from kdist.records.atomic import write_text_atomically
+
+_LOCK_NAME = ".lock"
+_RUN_FILES = (
+    "config.yaml",
+    "result.json",
+    "metrics.csv",
+    "events.jsonl",
+    "model.keras",
+    "checkpoints",
+)
+
+
+class RunFolderTakenError(ConfigError):
+    """The folder is in use by another run, or already holds one."""
+
+
+@dataclass
+class RunFolder:
+    """The paths of one run. Made by `create`, it also holds the folder's lock."""
+
+    path: Path
+    lock_descriptor: int | None = None
+
+    @classmethod
+    def create(
+        cls,
+        path: Path | str,
+        config_yaml: str,
+        *,
+        exclusive: bool = True,
+        make_unique: bool = False,
+    ) -> "RunFolder":
+        """Make a run folder, lock it for this process, and write its config.yaml.
+
+        The lock ends with the process, however it ends. When this raises, nothing new is left
+        on disk.
+
+        Args:
+            path: Where; missing parents are made. A folder without a run in it may exist.
+            config_yaml: The content of config.yaml.
+            exclusive: Refuse a folder that already holds a run; `False` carries on in it.
+            make_unique: Where the folder is taken, take the next free one of `<path>-2`,
+                `<path>-3`, ... instead. Safe against others that do the same at the same time.
+
+        Raises:
+            RunFolderTakenError: (a ConfigError) If it is in use, or holds a run.
+            EnvironmentFault: If it cannot be made or written.
+        """
+        attempt = 1
+        while True:
+            try:
+                return _create(numbered(Path(path), attempt), config_yaml, exclusive)
+            except RunFolderTakenError:
+                if not make_unique:
+                    raise
+                attempt += 1
+
+    @property
+    def config_yaml(self) -> Path:
+        """The resolved configuration."""
+        return self.path / "config.yaml"
+
+    @property
+    def result_json(self) -> Path:
+        """What the run came to."""
+        return self.path / "result.json"
+
+    @property
+    def metrics_csv(self) -> Path:
+        """One row an epoch."""
+        return self.path / "metrics.csv"
+
+    @property
+    def events_jsonl(self) -> Path:
+        """What happened, one JSON object a line."""
+        return self.path / "events.jsonl"
+
+    @property
+    def model_keras(self) -> Path:
+        """The trained model."""
+        return self.path / "model.keras"
+
+    @property
+    def curves_png(self) -> Path:
+        """The metrics, drawn."""
+        return self.path / "curves.png"
+
+    @property
+    def tensorboard(self) -> Path:
+        """The folder of TensorBoard's event files."""
+        return self.path / "tensorboard"
+
+    @property
+    def logs(self) -> Path:
+        """The folder of what each task printed."""
+        return self.path / "logs"
+
+    @property
+    def checkpoints(self) -> Path:
+        """The folder of resumable state."""
+        return self.path / "checkpoints"
+
+    def holds_run(self) -> bool:
+        """Whether a run has written here."""
+        return any((self.path / name).exists() for name in _RUN_FILES)
+
+    def release(self) -> None:
+        """Give up the lock; may be called again."""
+        if self.lock_descriptor is not None:
+            os.close(self.lock_descriptor)
+            self.lock_descriptor = None
+
+    def __enter__(self) -> "RunFolder":
+        """Return the folder."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Give up the lock."""
+        self.release()
+
+
+def unique_run_dir(path: Path | str) -> Path:
+    """Return `path`, or the first of `<path>-2`, `<path>-3`, ... that does not exist.
+
+    Only a proposal: `RunFolder.create(make_unique=True)` is what settles it among several runs.
+    """
+    attempt = 1
+    while (candidate := numbered(Path(path), attempt)).exists():
+        attempt += 1
+    return candidate
+
+
+def numbered(path: Path, attempt: int) -> Path:
+    """Return the name to try at the given attempt (from 1)."""
+    return path if attempt == 1 else path.with_name(f"{path.name}-{attempt}")
+
+
+def _create(path: Path, config_yaml: str, exclusive: bool) -> RunFolder:
+    folder = RunFolder(path.absolute())
+    _refuse_taken(folder, exclusive)
+    made: list[Path] = []
+    try:
+        _make_folders(folder.path, made)
+        folder.lock_descriptor = _lock(folder.path / _LOCK_NAME, made)
+        _refuse_taken(folder, exclusive)
+        write_text_atomically(folder.config_yaml, config_yaml)
+    except BaseException as error:
+        folder.release()
+        for item in reversed(made):
+            with contextlib.suppress(OSError):
+                item.rmdir() if item.is_dir() else item.unlink()
+        if isinstance(error, OSError) and not isinstance(error, EnvironmentFault):
+            raise EnvironmentFault(
+                f"The run folder cannot be made: {error.strerror or error}. Received: "
+                f"{folder.path}. Choose another place (hydra.run.dir=...)."
+            ) from error
+        raise
+    return folder
+
+
+def _refuse_taken(folder: RunFolder, exclusive: bool) -> None:
+    if exclusive and folder.holds_run():
+        raise RunFolderTakenError(
+            f"The run folder already holds a run. Received: {folder.path}. Choose another one "
+            "(hydra.run.dir=...), or remove it."
+        )
+
+
+def _make_folders(path: Path, made: list[Path]) -> None:
+    """Make a folder and its missing parents, and note in `made` which ones are new."""
+    missing = [folder for folder in (path, *path.parents) if not folder.exists()]
+    for folder in reversed(missing):
+        with contextlib.suppress(FileExistsError):
+            folder.mkdir()
+            made.append(folder)
+    if not path.is_dir():
+        raise NotADirectoryError(errno.ENOTDIR, "it is a file")
+
+
+def _lock(path: Path, made: list[Path]) -> int:
+    is_new = not path.exists()
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        owner = os.pread(descriptor, 200, 0).decode(errors="replace").strip()
+        os.close(descriptor)
+        raise RunFolderTakenError(
+            f"The run folder is in use{f' by {owner}' if owner else ''}. Received: {path.parent}. "
+            "Choose another one (hydra.run.dir=...), or wait until that run has ended."
+        ) from error
+    except OSError:
+        os.close(descriptor)
+        raise
+    if is_new:
+        made.append(path)
+    os.truncate(descriptor, 0)
+    os.pwrite(descriptor, f"process {os.getpid()} on {socket.gethostname()}".encode(), 0)
+    return descriptor
