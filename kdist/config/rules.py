@@ -1,0 +1,114 @@
+"""Rules for single values and for values that depend on each other."""
+
+import functools
+from collections.abc import Mapping
+from typing import Any
+
+from kdist.cluster.traits import STRATEGY_NAMES, traits_of
+from kdist.config.schema import Config
+from kdist.errors import ConfigError
+
+COMMANDS = ("train", "evaluate", "predict", "export", "plan")
+COMMANDS_ON_A_RUN = ("evaluate", "predict", "export")
+
+_ONE_OF: Mapping[str, tuple[str, ...]] = {
+    "command": COMMANDS,
+    "strategy.name": STRATEGY_NAMES,
+    "strategy.collective": ("auto", "ring", "nccl"),
+    "strategy.placement": ("greedy_bytes", "round_robin"),
+}
+_AT_LEAST: Mapping[str, int] = {
+    "seed": 0,
+    "epochs": 1,
+    "steps_per_epoch": 1,
+    "max_steps": 1,
+    "steps_per_execution": 1,
+    "limit_batches": 1,
+    "strategy.devices": 1,
+    "cluster.workers": 0,
+    "cluster.ps": 0,
+    "cluster.max_restarts": 0,
+    "data.batch_size": 1,
+    "data.validation_batch_size": 1,
+    "data.seed": 0,
+    "data.cache_bytes": 0,
+}
+_MORE_THAN_0 = ("start_timeout_s", "chief_lost_timeout_s", "stop_grace_s")
+
+
+def check(config: Config) -> None:
+    """Refuse values that no run could use.
+
+    Raises:
+        ConfigError: Naming the key or keys, what came in, and what would do.
+    """
+    for key, known in _ONE_OF.items():
+        value = _value(config, key)
+        if value is not None and value not in known:
+            raise ConfigError(f"{key} must be one of {', '.join(known)}. Received: {value}.")
+    for key, least in _AT_LEAST.items():
+        value = _value(config, key)
+        if value is not None and value < least:
+            raise ConfigError(f"{key} must be at least {least}. Received: {value}.")
+    for name in _MORE_THAN_0:
+        if not getattr(config.cluster, name) > 0:
+            raise ConfigError(
+                f"cluster.{name} must be more than 0 seconds. "
+                f"Received: {getattr(config.cluster, name)}."
+            )
+    _check_command(config)
+    _check_strategy(config)
+    _check_training(config)
+
+
+def _check_command(config: Config) -> None:
+    if config.command in COMMANDS_ON_A_RUN and not config.run:
+        raise ConfigError(
+            f"command={config.command} reads a finished run. Received: run={config.run}. "
+            "Give its folder: run=outputs/<date>/<time>."
+        )
+    if config.command == "predict" and not config.data.path:
+        raise ConfigError(
+            f"command=predict needs the examples. Received: data.path={config.data.path}. "
+            "Give a .npz file that holds x: data.path=<file>.npz."
+        )
+
+
+def _check_strategy(config: Config) -> None:
+    strategy = config.strategy
+    if strategy.name is None:
+        if strategy.replication or strategy.update:
+            raise ConfigError(
+                "strategy.replication and strategy.update belong to a strategy. Received: "
+                f"strategy.replication={strategy.replication}, strategy.update={strategy.update} "
+                "and no strategy. Add strategy=ps."
+            )
+        return
+    traits = traits_of(strategy.name, strategy.replication, strategy.update)
+    if not traits.replicas_are_devices and (strategy.devices or 1) > 1:
+        raise ConfigError(
+            f"strategy={strategy.name} uses one device a task. "
+            f"Received: strategy.devices={strategy.devices}. "
+            "Use strategy=mirrored or strategy=multiworker for several."
+        )
+
+
+def _check_training(config: Config) -> None:
+    if not isinstance(config.metrics, list | tuple | Mapping):
+        raise ConfigError(f"metrics must be a list, as in [accuracy]. Received: {config.metrics}.")
+    for index, weight in (config.class_weight or {}).items():
+        if index < 0 or not weight >= 0:
+            raise ConfigError(
+                "class_weight maps class indices (from 0) to weights that are not negative. "
+                f"Received: {index}: {weight}."
+            )
+    for name, callback in config.callbacks.items():
+        if callback.target is None:
+            raise ConfigError(
+                f"callbacks.{name}._target_ is missing. Received: {callback.arguments}. Name a "
+                f"class, as in ++callbacks.{name}._target_=keras.callbacks.EarlyStopping."
+            )
+
+
+def _value(config: Config, key: str) -> Any:
+    return functools.reduce(getattr, key.split("."), config)

@@ -1,0 +1,145 @@
+"""The configuration of a run: every key, its type and its default.
+
+`conf/kdist.yaml` shows the same keys to users, with comments; a test keeps the two equal. Values
+are read by `kdist.config.load`, never from these defaults alone.
+"""
+
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+
+@dataclass(frozen=True, kw_only=True)
+class TargetConfig:
+    """An importable object (`_target_`) and the arguments to call it with."""
+
+    target: str | None = None
+    arguments: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def own_values(self) -> dict[str, Any]:
+        """The keys of this section that kdist itself reads; a target gets those that it takes."""
+        names = {own.name for own in fields(self)} - {"target", "arguments"}
+        return {name: getattr(self, name) for name in names}
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataConfig(TargetConfig):
+    """The data function, and what kdist does with the examples that it returns.
+
+    Attributes:
+        path: The file to read, for data functions that take one and for `command=predict`.
+        batch_size: Examples a batch, over all replicas (asynchronous modes: of each worker).
+        validation_batch_size: The same for validation; `None` means `batch_size`.
+        shuffle: Whether each pass over the training data has an order of its own.
+        seed: Seed of that order; `None` means the run's `seed`.
+        cache_bytes: Largest `tf.data.Dataset` that is kept in memory as arrays.
+    """
+
+    path: str | None = None
+    batch_size: int = 64
+    validation_batch_size: int | None = None
+    shuffle: bool = True
+    seed: int | None = None
+    cache_bytes: int = 1 << 30
+
+
+@dataclass(frozen=True, kw_only=True)
+class StrategyConfig:
+    """How training is distributed. `None` leaves the choice to kdist or to the strategy.
+
+    Attributes:
+        name: single, mirrored, multiworker or ps.
+        devices: Devices of one task; where there are too few, the CPU is split.
+        replication: none, in_graph or between_graph.
+        update: sync or async.
+        collective: How workers add up: auto, ring or nccl.
+        allow_custom_train_step: Run a model's own `train_step` on several replicas, though its
+            gradients may then be summed instead of averaged.
+        placement: How variables are dealt to parameter servers: greedy_bytes or round_robin.
+    """
+
+    name: str | None = None
+    devices: int | None = None
+    replication: str | None = None
+    update: str | None = None
+    collective: str = "auto"
+    allow_custom_train_step: bool = False
+    placement: str = "greedy_bytes"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClusterConfig:
+    """The tasks that kdist starts on this machine where TF_CONFIG names none, and their deadlines.
+
+    Attributes:
+        workers: Worker tasks, for strategies that have them.
+        ps: Parameter servers, for strategies that have them.
+        host: Name or address that local tasks serve on.
+        key: Shared secret that signs the messages between tasks; `None` for none.
+        start_timeout_s: How long a task waits for its peers to appear.
+        chief_lost_timeout_s: How long a task goes on without a sign of its chief.
+        stop_grace_s: How long a task may take to end by itself once the run is over.
+        max_restarts: How often a lost task may be started again, where training can go on.
+    """
+
+    workers: int = 2
+    ps: int = 2
+    host: str = "127.0.0.1"
+    key: str | None = None
+    start_timeout_s: float = 120.0
+    chief_lost_timeout_s: float = 30.0
+    stop_grace_s: float = 30.0
+    max_restarts: int = 3
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanConfig:
+    """What `command=plan` shows beside tasks and addresses."""
+
+    model: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config:
+    """Everything that a run can be told.
+
+    Attributes:
+        command: train, evaluate, predict, export or plan.
+        run: The run folder that evaluate, predict and export read.
+        seed: Seed of weights, order and random layers; `None` draws one for the run.
+        epochs: Passes over the training data (or stretches of `steps_per_epoch`).
+        steps_per_epoch: Batches an epoch; `None` means one pass over the data.
+        max_steps: Batches after which training stops, whatever the epoch.
+        steps_per_execution: Batches trained between two returns to Python.
+        jit_compile: Whether XLA compiles the computation of a step.
+        class_weight: Weight of each class by its index.
+        limit_batches: Batches of training and validation data to use, for a quick look.
+        init_from: Weights file, model file or run folder to start from.
+        deterministic: Whether TensorFlow must use deterministic kernels.
+        verbose: Whether TensorFlow's own messages are shown.
+        debug: Whether errors come with their traceback.
+    """
+
+    command: str = "train"
+    run: str | None = None
+    seed: int | None = 0
+    epochs: int = 20
+    steps_per_epoch: int | None = None
+    max_steps: int | None = None
+    steps_per_execution: int = 1
+    jit_compile: bool = False
+    class_weight: dict[int, float] | None = None
+    limit_batches: int | None = None
+    init_from: str | None = None
+    deterministic: bool = False
+    verbose: bool = False
+    debug: bool = False
+    strategy: StrategyConfig = field(default_factory=StrategyConfig)
+    cluster: ClusterConfig = field(default_factory=ClusterConfig)
+    data: DataConfig = field(default_factory=DataConfig)
+    model: TargetConfig = field(default_factory=TargetConfig)
+    optimizer: TargetConfig | None = None
+    loss: Any = None
+    metrics: Any = field(default_factory=list)
+    callbacks: dict[str, TargetConfig] = field(default_factory=dict)
+    plan: PlanConfig = field(default_factory=PlanConfig)
