@@ -1,0 +1,299 @@
+"""The compute of a step: a pure function from parameters and a share of a batch to contributions.
+
+Every mode runs this function. What comes out of it adds up over the shares of a batch: gradients
+of the loss on the global batch, changes of the model's state, and changes of the metrics.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from kdist.distribute import keras_adapter
+from kdist.distribute.layout import BucketLayout
+from kdist.distribute.loss_terms import NOTHING, ROWS, DenominatorProbe, ScaledLoss
+from kdist.distribute.structure import ModelStructure, call_model
+
+
+class StepValues(NamedTuple):
+    """Everything a forward pass reads, as tensors in the order of the structure's lists."""
+
+    buckets: list[tf.Tensor]
+    float_states: list[tf.Tensor]
+    int_states: list[tf.Tensor]
+    seeds: list[tf.Tensor]
+    frozen: list[tf.Tensor]
+
+
+class Share(NamedTuple):
+    """One replica's rows of a global batch and their weight in it.
+
+    Attributes:
+        x, y, sample_weight: Nests of tensors; `sample_weight` is `()` when there is none.
+        num_rows: float32 scalar, rows of the global batch.
+        row_ratio: float32 scalar, this share's part of the rows (0 for a share that has no vote).
+        vote: float32 scalar, 1 if this share's rows count, 0 if another replica counts them.
+        is_first: float32 scalar, 1 on replica 0.
+        term_ratios: float32 [number of loss terms], this share's part of each denominator.
+    """
+
+    x: Any
+    y: Any
+    sample_weight: Any
+    num_rows: tf.Tensor
+    row_ratio: tf.Tensor
+    vote: tf.Tensor
+    is_first: tf.Tensor
+    term_ratios: tf.Tensor
+
+
+class Contribution(NamedTuple):
+    """What one share adds: gradients by bucket, aux (see `AuxLayout`), new integer states."""
+
+    gradients: list[Any]
+    aux: tf.Tensor
+    int_states: list[tf.Tensor]
+
+
+@dataclass(frozen=True)
+class AuxLayout:
+    """Places in the float32 vector that rides with the gradients.
+
+    `[rows, loss total, trackers..., metrics..., float state changes...]`; everything before
+    `num_logged` is added up over an epoch, the rest is added to the model's state.
+    """
+
+    tracker_shapes: tuple[tuple[int, ...], ...]
+    metric_shapes: tuple[tuple[int, ...], ...]
+    state_shapes: tuple[tuple[int, ...], ...]
+
+    @property
+    def num_logged(self) -> int:
+        """Return the length of the part that an epoch adds up."""
+        return 2 + len(self.tracker_shapes) * 2 + sum(map(_size, self.metric_shapes))
+
+    @property
+    def num_states(self) -> int:
+        """Return the length of the part that changes the model's state."""
+        return sum(map(_size, self.state_shapes))
+
+
+def _size(shape: Sequence[int]) -> int:
+    return int(np.prod(shape, dtype=np.int64))
+
+
+class StepCompute:
+    """Traces the model's forward and backward pass inside `keras.StatelessScope`."""
+
+    def __init__(
+        self,
+        structure: ModelStructure,
+        layout: BucketLayout,
+        *,
+        replicas_seen: int = 1,
+        sparse_gradients: bool = True,
+    ):
+        """Keep what a trace needs.
+
+        Args:
+            structure: The model taken apart.
+            layout: The buckets that values and gradients are packed in.
+            replicas_seen: Replicas that Keras sees while `train` is traced; it divides mean losses by them.
+            sparse_gradients: Whether the gradient of an embedding may stay (ids, rows).
+        """
+        self.structure = structure
+        self.layout = layout
+        self.replicas_seen = replicas_seen
+        self.sparse_gradients = sparse_gradients
+        metric_variables = [v for slots in structure.metrics for v in slots.variables]
+        self.aux = AuxLayout(
+            tracker_shapes=tuple(() for _ in structure.trackers[1:]),
+            metric_shapes=tuple(tuple(v.shape) for v in metric_variables),
+            state_shapes=tuple(tuple(v.shape) for v in structure.float_states),
+        )
+
+    def train(self, values: StepValues, share: Share, loss_scale: tf.Tensor) -> Contribution:
+        """Return one share's contribution to an update; gradients are of `loss * loss_scale`."""
+        parameters = self.unpack(values.buckets)
+        with tf.GradientTape(watch_accessed_variables=False) as tape:
+            tape.watch(parameters)
+            with keras.StatelessScope(self._mapping(parameters, values)) as scope:
+                loss, logged = self._loss_and_logs(scope, share, training=True)
+                scaled = loss * tf.cast(loss_scale, loss.dtype)
+        gradients = tape.gradient(scaled, parameters)
+        structure = self.structure
+        changes = [
+            (tf.cast(_current(scope, v), tf.float32) - tf.cast(old, tf.float32)) * share.row_ratio
+            for v, old in zip(structure.float_states, values.float_states, strict=True)
+        ]
+        int_states = [_current(scope, variable) for variable in structure.int_states]
+        return Contribution(
+            self.pack(gradients), tf.concat([logged, *map(_flat, changes)], 0), int_states
+        )
+
+    def evaluate(self, values: StepValues, share: Share) -> tf.Tensor:
+        """Return one share's part of loss and metrics: float32 `[aux.num_logged]`."""
+        parameters = self.unpack(values.buckets)
+        with keras.StatelessScope(self._mapping(parameters, values)) as scope:
+            _, logged = self._loss_and_logs(scope, share, training=False)
+        return logged
+
+    def predict(self, values: StepValues, x: Any) -> Any:
+        """Return the model's outputs for the rows `x`."""
+        with keras.StatelessScope(self._mapping(self.unpack(values.buckets), values)):
+            return call_model(self.structure.model, x, training=False)
+
+    def denominators(self, values: StepValues, share: Share, *, training: bool) -> tf.Tensor:
+        """Return this share's denominators: float32 `[number of loss terms]`, vote included."""
+        model, found = self.structure.model, []
+        with keras.StatelessScope(self._mapping(self.unpack(values.buckets), values)):
+            y_pred = call_model(model, share.x, training=training)
+            probes = [DenominatorProbe(term, found) for term in self.structure.terms]
+            with keras_adapter.replaced_losses(model, probes):
+                keras_adapter.call_compiled_loss(
+                    model, share.y, y_pred, none_if_empty(share.sample_weight)
+                )
+        return tf.stack(found) * share.vote
+
+    def unpack(self, buckets: Sequence[Any]) -> list[tf.Tensor]:
+        """Return the trainable variables' values from the buckets' values."""
+        parameters: list[Any] = [None] * len(self.structure.trainable)
+        for bucket, value in zip(self.layout.buckets, buckets, strict=True):
+            if not bucket.is_flat:
+                parameters[bucket.members[0].variable_index] = value
+                continue
+            parts = tf.split(value, [member.size for member in bucket.members])
+            for member, part in zip(bucket.members, parts, strict=True):
+                parameters[member.variable_index] = tf.reshape(part, member.shape)
+        return parameters
+
+    def pack(self, gradients: Sequence[Any]) -> list[Any]:
+        """Return gradients by bucket; a variable without a gradient counts as zero."""
+        packed = []
+        for bucket in self.layout.buckets:
+            parts = [gradients[member.variable_index] for member in bucket.members]
+            if not bucket.is_flat:
+                packed.append(self._own_gradient(parts[0], bucket.members[0].shape, bucket.dtype))
+                continue
+            packed.append(
+                tf.concat(
+                    [
+                        tf.zeros([member.size], bucket.dtype) if part is None else _flat(part)
+                        for member, part in zip(bucket.members, parts, strict=True)
+                    ],
+                    0,
+                )
+            )
+        return packed
+
+    def _own_gradient(self, gradient: Any, shape: tuple[int, ...], dtype: str) -> Any:
+        if gradient is None:
+            return tf.zeros(shape, dtype)
+        if isinstance(gradient, tf.IndexedSlices) and not self.sparse_gradients:
+            return tf.convert_to_tensor(gradient)
+        return gradient
+
+    def _mapping(self, parameters: Sequence[Any], values: StepValues) -> list[tuple[Any, Any]]:
+        structure = self.structure
+        mapping = list(zip(structure.trainable, parameters, strict=True))
+        mapping += zip(structure.float_states, values.float_states, strict=True)
+        mapping += zip(structure.int_states, values.int_states, strict=True)
+        mapping += zip(structure.seeds, values.seeds, strict=True)
+        mapping += zip(structure.frozen, values.frozen, strict=True)
+        for slots in (*structure.trackers, *structure.metrics):
+            mapping += [
+                (variable, tf.constant(value))
+                for variable, value in zip(slots.variables, slots.reset_values, strict=True)
+            ]
+        return mapping
+
+    def _loss_and_logs(
+        self, scope: keras.StatelessScope, share: Share, *, training: bool
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        model = self.structure.model
+        weights = none_if_empty(share.sample_weight)
+        y_pred = call_model(model, share.x, training=training)
+        loss, logged_loss, by_term = self._loss(y_pred, share, weights, training=training)
+        model.compute_metrics(share.x, share.y, y_pred, sample_weight=weights)
+        logs = [
+            _flat(tf.reduce_sum(share.vote * _num_rows(share.x))),
+            _flat(tf.cast(logged_loss, tf.float32) * share.num_rows),
+        ]
+        for value in by_term:
+            logs += [_flat(tf.cast(value, tf.float32)), _flat(share.is_first)]
+        for slots in self.structure.metrics:
+            for variable, reset in zip(slots.variables, slots.reset_values, strict=True):
+                change = _current(scope, variable) - tf.constant(reset)
+                logs.append(_flat(tf.cast(change, tf.float32) * share.vote))
+        return loss, tf.concat(logs, 0)
+
+    def _loss(
+        self, y_pred: Any, share: Share, weights: Any, *, training: bool
+    ) -> tuple[tf.Tensor, tf.Tensor, list[tf.Tensor]]:
+        """Return this share's part of the loss, of the logged loss, and of each logged term."""
+        structure, model = self.structure, self.structure.model
+        if structure.has_own_loss:
+            loss = model.compute_loss(
+                x=share.x, y=share.y, y_pred=y_pred, sample_weight=weights, training=training
+            )
+            loss = loss * tf.cast(share.row_ratio, loss.dtype)
+            return loss, loss, []
+        additional = [tf.reduce_sum(loss) for loss in model.losses]
+        total = tf.add_n([tf.cast(loss, tf.float32) for loss in additional]) if additional else None
+        extra = None if total is None else total * share.row_ratio
+        undo = float(self.replicas_seen) if training else 1.0
+        loss, by_term = self._compiled_loss(y_pred, share, weights, undo, takes_mean=False)
+        logged = loss
+        if any(term.is_unreduced for term in structure.terms):
+            logged, by_term = self._compiled_loss(y_pred, share, weights, undo, takes_mean=True)
+        if extra is not None:
+            loss = extra if loss is None else tf.cast(loss, tf.float32) + extra
+            logged = extra if logged is None else tf.cast(logged, tf.float32) + extra
+        return loss, logged, by_term if len(structure.terms) > 1 else []
+
+    def _compiled_loss(
+        self, y_pred: Any, share: Share, weights: Any, undo: float, *, takes_mean: bool
+    ) -> tuple[Any, list[tf.Tensor]]:
+        model, found = self.structure.model, []
+        if not keras_adapter.has_compiled_loss(model):
+            return None, found
+        scaled = [
+            ScaledLoss(
+                entry.loss,
+                ratio=share.row_ratio
+                if term.denominator == ROWS or (takes_mean and term.is_unreduced)
+                else share.vote
+                if term.denominator == NOTHING
+                else share.term_ratios[index],
+                undo=undo if term.is_mean else 1.0,
+                found=found,
+                takes_mean=takes_mean and term.is_unreduced,
+            )
+            for index, (entry, term) in enumerate(
+                zip(keras_adapter.loss_entries(model), self.structure.terms, strict=True)
+            )
+        ]
+        with keras_adapter.replaced_losses(model, scaled):
+            loss = keras_adapter.call_compiled_loss(model, share.y, y_pred, weights)
+        return loss, found
+
+
+def none_if_empty(sample_weight: Any) -> Any:
+    """Return `None` for the empty tuple that stands for "no sample weights" in a dataset."""
+    return None if isinstance(sample_weight, tuple) and not sample_weight else sample_weight
+
+
+def _current(scope: keras.StatelessScope, variable: keras.Variable) -> tf.Tensor:
+    return tf.convert_to_tensor(scope.get_current_value(variable))
+
+
+def _flat(value: Any) -> tf.Tensor:
+    return tf.reshape(tf.convert_to_tensor(value), [-1])
+
+
+def _num_rows(x: Any) -> tf.Tensor:
+    first = next(leaf for leaf in keras.tree.flatten(x) if leaf is not None)
+    return tf.cast(tf.shape(first)[0], tf.float32)

@@ -1,0 +1,307 @@
+"""The inner loop of asynchronous parameter servers: the chief deals out steps, workers push.
+
+In-graph replication (`tf.distribute.coordinator.ClusterCoordinator`). A dispatch carries step ids;
+a step's rows are a function of its id, and servers skip ids that they have applied. So a dispatch
+that the coordinator runs again after a worker was lost neither loses nor repeats an update.
+"""
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from kdist.distribute.compute import Share, StepCompute, StepValues
+from kdist.distribute.data.array_source import ArraySource
+from kdist.distribute.data.source import BatchSource
+from kdist.distribute.evaluation import EpochLogs
+from kdist.distribute.inner_loop import OnProgress
+from kdist.distribute.layout import BucketLayout
+from kdist.distribute.server_store import WINDOW, ServerStore
+from kdist.distribute.shares import WorkerShare
+from kdist.distribute.structure import ModelStructure
+from kdist.distribute.sync_loop import share_specs, step_seeds, value_specs
+
+POLL_S = 0.005
+PROGRESS_EVERY_S = 0.5
+# Arrays up to this size travel to the workers once, inside a graph (whose limit is 2 GB).
+RESIDENT_BYTES = 1 << 30
+FED_AHEAD = 4
+
+
+class CoordinatorLoop:
+    """Drives workers and servers from the chief."""
+
+    def __init__(
+        self,
+        strategy: tf.distribute.ParameterServerStrategy,
+        structure: ModelStructure,
+        layout: BucketLayout,
+        *,
+        source: BatchSource,
+        num_workers: int,
+        jit_compile: bool = False,
+        check_cluster: Callable[[], None] = lambda: None,
+    ):
+        """Create the store on the servers and trace the compute, outside the strategy.
+
+        Args:
+            strategy: Connected to its cluster.
+            structure: The probed structure of the model.
+            layout: Buckets dealt to the parameter servers.
+            source: The training data.
+            num_workers: Workers that train.
+            jit_compile: Whether XLA compiles the compute.
+            check_cluster: Called while waiting; raises when waiting has no sense any more.
+        """
+        self.structure = structure
+        self.num_workers = num_workers
+        self._coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
+        self._check_cluster = check_cluster
+        self._source = source
+        self.compute = StepCompute(structure, layout, sparse_gradients=False)
+        devices = [f"/job:ps/replica:0/task:{i}/device:CPU:0" for i in range(layout.num_servers)]
+        self.store = ServerStore(structure, layout, self.compute.aux, devices)
+        self.logs = EpochLogs(structure, self.compute.aux)
+        values = value_specs(structure, layout)
+        self._train_fn = tf.function(
+            self.compute.train, jit_compile=jit_compile
+        ).get_concrete_function(
+            values, share_specs(structure, source.element_spec), tf.TensorSpec([], tf.float32)
+        )
+        self._evaluate_fn: Any = None
+        self._dispatch_fn: Any = None
+        self._fed: Any = None
+        self._resident: dict[int, Any] = {}
+        self._evaluation_fns: dict[int, Any] = {}
+        self._num_evaluated = 0
+
+    # training
+
+    def train(
+        self, first_step: int, num_steps: int, *, steps_per_call: int, on_progress: OnProgress
+    ) -> int:
+        """Run steps on whichever worker is free; see `InnerLoop.train`.
+
+        All steps are applied when this returns.
+        """
+        done = 0
+        while done < num_steps:
+            size = min(num_steps - done, WINDOW // 2)
+            if self._is_resident(self._source):
+                self._schedule_ids(first_step + done, size, steps_per_call)
+            else:
+                self._schedule_batches(first_step + done, size)
+            self._wait(lambda start=done: on_progress(start))
+            done += size
+            if on_progress(done):
+                break
+        return done
+
+    def _schedule_ids(self, first_step: int, num_steps: int, steps_per_call: int) -> None:
+        if self._dispatch_fn is None:
+            self._dispatch_fn = self._trace_dispatch()
+        iterator = self._worker_data(self._source)
+        for offset in range(0, num_steps, steps_per_call):
+            count = min(steps_per_call, num_steps - offset)
+            self._coordinator.schedule(
+                self._dispatch_fn, args=(iterator, *_int64(first_step + offset, count))
+            )
+
+    def _schedule_batches(self, first_step: int, num_steps: int) -> None:
+        """Read on the chief and send each batch along with its step."""
+        if self._dispatch_fn is None:
+            self._dispatch_fn = self._trace_fed_dispatch()
+        if self._fed is None:
+            self._fed = iter(self._source.dataset(first_step, WorkerShare(), repeat=True))
+        iterator = self._worker_data(None)
+        applied_before = int(self.store.num_applied.numpy())
+        for index in range(num_steps):
+            self._wait_for_room(index, applied_before)
+            self._coordinator.schedule(
+                self._dispatch_fn,
+                args=(iterator, *_int64(first_step + index), next(self._fed)),
+            )
+
+    def _wait_for_room(self, num_scheduled: int, applied_before: int) -> None:
+        limit = FED_AHEAD * self.num_workers
+        while num_scheduled - (int(self.store.num_applied.numpy()) - applied_before) >= limit:
+            self._check_cluster()
+            if self._coordinator.done():
+                return
+            time.sleep(POLL_S)
+
+    def _wait(self, on_progress: Callable[[], bool]) -> None:
+        next_progress = time.monotonic() + PROGRESS_EVERY_S
+        while not self._coordinator.done():
+            self._check_cluster()
+            time.sleep(POLL_S)
+            if time.monotonic() >= next_progress:
+                on_progress()
+                next_progress = time.monotonic() + PROGRESS_EVERY_S
+        self._coordinator.join()
+
+    def _trace_dispatch(self) -> Any:
+        @tf.function
+        def dispatch(iterator: Any, first_step: tf.Tensor, num_steps: tf.Tensor) -> tf.Tensor:
+            arrays, frozen = self._open(iterator)
+            for index in tf.range(num_steps):
+                step_id = first_step + index
+                self._run_step(step_id, _gather(self._source, arrays, step_id), frozen)
+            return tf.constant(0)
+
+        return dispatch
+
+    def _trace_fed_dispatch(self) -> Any:
+        @tf.function
+        def dispatch(iterator: Any, step_id: tf.Tensor, batch: Any) -> tf.Tensor:
+            self._run_step(step_id, batch, self._open(iterator)[1])
+            return tf.constant(0)
+
+        return dispatch
+
+    def _run_step(self, step_id: tf.Tensor, batch: Any, frozen: Any) -> None:
+        scale = self.store.read_loss_scale()
+        values = self._values(step_seeds(self.structure, step_id, 0), frozen)
+        contribution = self._train_fn(values, self._whole(batch), scale)
+        self.store.push(step_id, contribution.gradients, contribution.aux, scale)
+
+    def _values(self, seeds: list[tf.Tensor], frozen: Any) -> StepValues:
+        return StepValues(
+            buckets=self.store.read_buckets(),
+            float_states=self.store.read_states(),
+            int_states=[],
+            seeds=seeds,
+            frozen=list(frozen),
+        )
+
+    def _whole(self, batch: Any) -> Share:
+        x, y, sample_weight, num_rows = batch
+        one = tf.ones((), tf.float32)
+        terms = tf.ones([len(self.structure.terms)], tf.float32)
+        return Share(x, y, sample_weight, tf.cast(num_rows, tf.float32), one, one, one, terms)
+
+    # data on the workers
+
+    def _is_resident(self, source: BatchSource) -> bool:
+        return isinstance(source, ArraySource) and source.num_bytes <= RESIDENT_BYTES
+
+    def _worker_data(self, source: BatchSource | None) -> Any:
+        """Return an iterator over what each worker keeps: (arrays, frozen values), made once.
+
+        A data set that repeats one element hands out the same buffers again and again.
+        """
+        if id(source) not in self._resident:
+            frozen = tuple(v.numpy() for v in self.structure.frozen)
+            arrays = source.arrays if isinstance(source, ArraySource) else ()
+
+            def dataset() -> tf.data.Dataset:
+                return tf.data.Dataset.from_tensors((arrays, frozen, 0)).repeat()
+
+            self._resident[id(source)] = iter(self._coordinator.create_per_worker_dataset(dataset))
+        return self._resident[id(source)]
+
+    @staticmethod
+    def _open(iterator: Any) -> tuple[Any, Any]:
+        arrays, frozen, _ = next(iterator)
+        return arrays, frozen
+
+    # logs and evaluation
+
+    def read_logs(self) -> np.ndarray:
+        """Return the sums that the first server holds, over all workers."""
+        return self.store.sums.numpy()
+
+    def reset_logs(self) -> None:
+        """Forget the sums; nothing may be under way."""
+        self.store.sums.assign(tf.zeros_like(self.store.sums))
+
+    def evaluate(self, source: BatchSource, num_batches: int | None) -> np.ndarray:
+        """Let the workers evaluate whole batches, each counted once; see `InnerLoop.evaluate`."""
+        limit = num_batches if num_batches is not None else source.batches_per_pass
+        if limit is None or source.batches_per_pass is None:
+            limit = limit if limit is not None else _count_batches(source)
+        else:
+            limit = min(limit, source.batches_per_pass)
+        if self._evaluate_fn is None:
+            self._evaluate_fn = tf.function(self.compute.evaluate).get_concrete_function(
+                value_specs(self.structure, self.compute.layout),
+                share_specs(self.structure, source.element_spec),
+            )
+        self.store.evaluation_sums.assign(tf.zeros_like(self.store.evaluation_sums))
+        base = self._num_evaluated
+        self._num_evaluated += limit
+        if self._is_resident(source):
+            self._schedule_evaluation(source, base, limit)
+        else:
+            self._schedule_fed_evaluation(source, base, limit)
+        self._wait(lambda: False)
+        return self.store.evaluation_sums.numpy()
+
+    def _schedule_evaluation(self, source: BatchSource, base: int, num_batches: int) -> None:
+        if id(source) not in self._evaluation_fns:
+            self._evaluation_fns[id(source)] = self._trace_evaluation(source)
+        iterator = self._worker_data(source)
+        size = max(1, -(-num_batches // (4 * self.num_workers)))
+        for first in range(0, num_batches, size):
+            self._coordinator.schedule(
+                self._evaluation_fns[id(source)],
+                args=(iterator, *_int64(first, min(size, num_batches - first), base)),
+            )
+
+    def _schedule_fed_evaluation(self, source: BatchSource, base: int, num_batches: int) -> None:
+        if id(source) not in self._evaluation_fns:
+            self._evaluation_fns[id(source)] = self._trace_fed_evaluation()
+        iterator = self._worker_data(None)
+        batches = source.dataset(0, WorkerShare(), repeat=False).take(num_batches)
+        for index, batch in enumerate(batches):
+            self._coordinator.schedule(
+                self._evaluation_fns[id(source)], args=(iterator, *_int64(base + index), batch)
+            )
+            if index % FED_AHEAD == FED_AHEAD - 1:
+                self._wait(lambda: False)
+
+    def _trace_evaluation(self, source: BatchSource) -> Any:
+        @tf.function
+        def dispatch(
+            iterator: Any, first: tf.Tensor, num_batches: tf.Tensor, base: tf.Tensor
+        ) -> tf.Tensor:
+            arrays, frozen = self._open(iterator)
+            values = self._evaluation_values(frozen)
+            for index in tf.range(num_batches):
+                share = self._whole(_gather(source, arrays, first + index))
+                logged = self._evaluate_fn(values, share)
+                self.store.record_evaluation(base + first + index, logged)
+            return tf.constant(0)
+
+        return dispatch
+
+    def _trace_fed_evaluation(self) -> Any:
+        @tf.function
+        def dispatch(iterator: Any, evaluation_id: tf.Tensor, batch: Any) -> tf.Tensor:
+            values = self._evaluation_values(self._open(iterator)[1])
+            logged = self._evaluate_fn(values, self._whole(batch))
+            self.store.record_evaluation(evaluation_id, logged)
+            return tf.constant(0)
+
+        return dispatch
+
+    def _evaluation_values(self, frozen: Any) -> StepValues:
+        seeds = step_seeds(self.structure, tf.constant(0, tf.int64), 0)
+        return self._values(seeds, frozen)
+
+
+def _gather(source: BatchSource, arrays: Any, batch_index: tf.Tensor) -> Any:
+    """Return batch `batch_index` with its number of rows, from arrays that a worker keeps."""
+    assert isinstance(source, ArraySource)
+    rows = source.rows_of(batch_index)
+    return (*source.gather(arrays, rows), tf.shape(rows, out_type=tf.int64)[0])
+
+
+def _int64(*values: int) -> tuple[tf.Tensor, ...]:
+    return tuple(tf.constant(value, tf.int64) for value in values)
+
+
+def _count_batches(source: BatchSource) -> int:
+    return sum(1 for _ in source.dataset(0, WorkerShare(), repeat=False))

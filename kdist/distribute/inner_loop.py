@@ -1,0 +1,72 @@
+"""What the outer loop may ask of an inner loop: exact numbers of steps, sums, evaluations."""
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import numpy as np
+
+from kdist.distribute.data.source import BatchSource
+from kdist.distribute.evaluation import EpochLogs
+
+# Called with the number of steps done since `train` began; returns whether to stop early.
+OnProgress = Callable[[int], bool]
+
+
+def never_stop(num_done: int) -> bool:
+    """Go on to the last step."""
+    del num_done
+    return False
+
+
+class Store(Protocol):
+    """The place where the values live while a model trains."""
+
+    def write_to_model(self) -> None:
+        """Give the model's variables the store's values."""
+        ...
+
+    def read_from_model(self) -> bool:
+        """Take over what somebody wrote into the model; return whether anything differed."""
+        ...
+
+    @property
+    def num_updates(self) -> int:
+        """Return the optimizer updates that reached the model."""
+        ...
+
+    @property
+    def optimizers(self) -> list[Any]:
+        """Return the `StoreOptimizer`s, one for each place that holds buckets."""
+        ...
+
+
+class InnerLoop(Protocol):
+    """Runs steps; one implementation for each way of driving replicas."""
+
+    store: Store
+    logs: EpochLogs
+
+    def train(
+        self, first_step: int, num_steps: int, *, steps_per_call: int, on_progress: OnProgress
+    ) -> int:
+        """Run steps `[first_step, first_step + num_steps)`; return how many were run.
+
+        Args:
+            first_step: Counts batches since the beginning of training.
+            num_steps: Fewer are run only if `on_progress` asks to stop.
+            steps_per_call: Steps in one call of the runtime.
+            on_progress: Called now and then, and after the last step.
+        """
+        ...
+
+    def read_logs(self) -> np.ndarray:
+        """Return the sums since `reset_logs`: float64 `[num_logged]`."""
+        ...
+
+    def reset_logs(self) -> None:
+        """Forget the sums; an epoch begins."""
+        ...
+
+    def evaluate(self, source: BatchSource, num_batches: int | None) -> np.ndarray:
+        """Return the exact sums over the first `num_batches` batches (all: `None`) of a pass."""
+        ...

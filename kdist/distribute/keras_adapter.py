@@ -1,0 +1,149 @@
+"""Everything private of Keras that kdist relies on, in one place.
+
+Keras 3.15. Each function says why the public API does not reach; `tests/engine/test_keras_adapter.py`
+fails loudly when one of these places changes.
+"""
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+
+def overrides_compute_loss(model: keras.Model) -> bool:
+    """Return whether the model computes its loss by a method of its own."""
+    return type(model).compute_loss is not keras.Model.compute_loss
+
+
+def overrides_train_step(model: keras.Model) -> bool:
+    """Return whether the model brings a training step of its own."""
+    return type(model).train_step is not keras.Model.train_step
+
+
+def overrides_test_step(model: keras.Model) -> bool:
+    """Return whether the model brings an evaluation step of its own."""
+    return type(model).test_step is not keras.Model.test_step
+
+
+def calls_with_training(model: keras.Model) -> bool:
+    """Return whether `model(x, training=...)` is allowed (`call(self, x)` takes none).
+
+    Private because `Layer` decides it from the signature and keeps the answer to itself.
+    """
+    return bool(model._call_has_training_arg)
+
+
+def loss_tracker(model: keras.Model) -> keras.metrics.Metric:
+    """Return the metric behind the log entry "loss"; `model.metrics` lists it without saying so."""
+    return model._loss_tracker
+
+
+@dataclass(frozen=True)
+class LossEntry:
+    """One loss of a compiled model: its object, and the metric that logs it (several outputs)."""
+
+    name: str
+    loss: Callable[..., Any]
+    tracker: keras.metrics.Metric | None
+
+
+def loss_entries(model: keras.Model) -> tuple[LossEntry, ...]:
+    """Return the losses of a built, compiled model, in Keras' order.
+
+    Private because Keras resolves names, nesting and weights of losses in `CompileLoss` only.
+    """
+    compiled = model._compile_loss
+    if compiled is None or compiled._flat_losses is None:
+        return ()
+    trackers = list(compiled.metrics) or [None] * len(compiled._flat_losses)
+    return tuple(
+        LossEntry(entry.name, entry.loss, tracker)
+        for entry, tracker in zip(compiled._flat_losses, trackers, strict=True)
+    )
+
+
+@contextlib.contextmanager
+def replaced_losses(model: keras.Model, replacements: Sequence[Callable[..., Any]]) -> Iterator[None]:
+    """Let the compiled loss call `replacements` in place of its losses, in the same order.
+
+    Only this model object is touched, and only inside the block: this is how a loss is scaled by a
+    denominator that spans replicas while Keras goes on matching outputs, labels and weights.
+    """
+    compiled = model._compile_loss
+    original = compiled._flat_losses
+    compiled._flat_losses = [
+        entry._replace(loss=replacement)
+        for entry, replacement in zip(original, replacements, strict=True)
+    ]
+    try:
+        yield
+    finally:
+        compiled._flat_losses = original
+
+
+def call_compiled_loss(model: keras.Model, y: Any, y_pred: Any, sample_weight: Any) -> Any:
+    """Return the sum of the compiled losses without `add_loss` and regularizers."""
+    return model._compile_loss(y, y_pred, sample_weight)
+
+
+def has_compiled_loss(model: keras.Model) -> bool:
+    """Return whether `compile` was given a loss."""
+    return getattr(model, "_compile_loss", None) is not None
+
+
+def keras_mask(tensor: Any) -> Any:
+    """Return the mask that Keras attached to a tensor, or `None`."""
+    return getattr(tensor, "_keras_mask", None)
+
+
+def rebind(variable: keras.Variable, value: tf.Variable) -> None:
+    """Make `variable` a view of `value`, so that a large variable exists only once.
+
+    Private because a Keras variable cannot be given an existing distributed variable.
+    """
+    variable._value = value
+
+
+def uses_weight_decay(optimizer: keras.optimizers.Optimizer, variable: keras.Variable) -> bool:
+    """Return whether `exclude_from_weight_decay` left this variable in (Keras keeps it private)."""
+    return optimizer._use_weight_decay(variable)
+
+
+def own_iterations(optimizer: keras.optimizers.Optimizer) -> keras.Variable:
+    """Return the counter of `apply` calls; public `iterations` is divided by the accumulation."""
+    return optimizer._iterations
+
+
+def ema_averages(optimizer: keras.optimizers.Optimizer) -> list[keras.Variable]:
+    """Return the moving averages of a built optimizer with `use_ema=True`."""
+    return list(optimizer._model_variables_moving_average)
+
+
+@contextlib.contextmanager
+def recorded_slots(optimizer: keras.optimizers.Optimizer) -> Iterator[list[tuple[Any, Any]]]:
+    """Record (reference variable, slot) pairs while the optimizer is built inside the block.
+
+    Private because an optimizer does not say which variable a slot belongs to.
+    """
+    recorded: list[tuple[Any, Any]] = []
+    original = optimizer.add_variable_from_reference
+
+    def record(reference_variable: Any, *args: Any, **kwargs: Any) -> Any:
+        slot = original(reference_variable, *args, **kwargs)
+        recorded.append((reference_variable, slot))
+        return slot
+
+    optimizer.add_variable_from_reference = record
+    try:
+        yield recorded
+    finally:
+        del optimizer.add_variable_from_reference
+
+
+def set_path(variable: keras.Variable, path: str, name: str) -> None:
+    """Give a bucket the path of the one variable it holds, for rules that go by path or name."""
+    variable._path = path
+    variable._name = name

@@ -1,0 +1,168 @@
+"""The parameter store of the synchronous modes: one copy of every bucket on each replica's device.
+
+The store owns the values while a model trains. Small variables live in flat buckets; a large one
+is shared with the model (the Keras variable becomes a view of the bucket), so it exists once.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from kdist.distribute import keras_adapter
+from kdist.distribute.compute import StepValues
+from kdist.distribute.layout import Bucket, BucketLayout
+from kdist.distribute.optimizer import StoreOptimizer, build_store_optimizer, split_members
+from kdist.distribute.structure import ModelStructure
+
+
+class ReplicatedStore:
+    """Buckets, states and optimizer of one process, mirrored over its replicas.
+
+    With `MultiWorkerMirroredStrategy` creating the variables takes the chief's values, so every
+    worker must create its store at the same time. Reads and `apply` belong into `tf.function`s.
+    """
+
+    def __init__(
+        self, strategy: tf.distribute.Strategy, structure: ModelStructure, layout: BucketLayout
+    ):
+        """Create the variables; the model keeps its values."""
+        self.strategy = strategy
+        self.structure = structure
+        self.layout = layout
+        self._is_mirrored = strategy.num_replicas_in_sync > 1
+        with strategy.scope():
+            self.buckets = [self._create_bucket(i, b) for i, b in enumerate(layout.buckets)]
+            for variable in structure.frozen if self._is_mirrored else ():
+                keras_adapter.rebind(variable, _mirrored(variable))
+            self.states = tf.Variable(
+                pack_states(structure.float_states), trainable=False, name="float_states"
+            )
+            self.int_states = [
+                tf.Variable(
+                    variable.value,
+                    trainable=False,
+                    name="int_state",
+                    aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA,
+                )
+                for variable in structure.int_states
+            ]
+            self.optimizer: StoreOptimizer = build_store_optimizer(
+                structure.model.optimizer, self.buckets, layout
+            )
+
+    def _create_bucket(self, index: int, bucket: Bucket) -> keras.Variable:
+        members = [self.structure.trainable[m.variable_index] for m in bucket.members]
+        if not bucket.is_flat:
+            if self._is_mirrored:
+                keras_adapter.rebind(members[0], _mirrored(members[0]))
+            return members[0]
+        return keras.Variable(
+            np.concatenate([to_numpy(v).ravel() for v in members]),
+            dtype=bucket.dtype,
+            name=f"bucket_{index}",
+        )
+
+    def read(self, seeds: Sequence[tf.Tensor]) -> StepValues:
+        """Return the current values; within a replica those of its own device."""
+        return StepValues(
+            buckets=[tf.convert_to_tensor(bucket.value) for bucket in self.buckets],
+            float_states=unpack_states(
+                tf.convert_to_tensor(self.states), self.structure.float_states
+            ),
+            int_states=[tf.convert_to_tensor(v) for v in self.int_states],
+            seeds=list(seeds),
+            frozen=[tf.convert_to_tensor(v.value) for v in self.structure.frozen],
+        )
+
+    def apply(
+        self, gradients: Sequence[Any], state_changes: tf.Tensor, int_states: Sequence[Any]
+    ) -> None:
+        """Take one update on every replica; call it in cross-replica context."""
+        self.optimizer.apply(gradients)
+        if self.structure.float_states:
+            self.states.assign_add(state_changes)
+        for variable, value in zip(self.int_states, int_states, strict=True):
+            variable.assign(value)
+
+    def write_to_model(self) -> None:
+        """Give the model's variables the store's values."""
+        for bucket, variable in zip(self.layout.buckets, self.buckets, strict=True):
+            if bucket.is_flat:
+                for index, value in split_members(bucket, to_numpy(variable)):
+                    self.structure.trainable[index].assign(value)
+        if self.structure.float_states:
+            write_states(self.structure.float_states, self.states.numpy())
+        for variable, value in zip(self.structure.int_states, self.int_states, strict=True):
+            variable.assign(value.numpy())
+
+    def read_from_model(self) -> bool:
+        """Take over what somebody wrote into the model; return whether anything differed."""
+        changed = False
+        for bucket, variable in zip(self.layout.buckets, self.buckets, strict=True):
+            if not bucket.is_flat:
+                continue
+            members = [self.structure.trainable[m.variable_index] for m in bucket.members]
+            value = np.concatenate([to_numpy(v).ravel() for v in members])
+            if not np.array_equal(value, to_numpy(variable), equal_nan=True):
+                variable.assign(value)
+                changed = True
+        states = pack_states(self.structure.float_states)
+        if not np.array_equal(states, self.states.numpy(), equal_nan=True):
+            self.states.assign(states)
+            changed = True
+        for value, variable in zip(self.structure.int_states, self.int_states, strict=True):
+            variable.assign(to_numpy(value))
+        return changed
+
+    @property
+    def optimizers(self) -> list[StoreOptimizer]:
+        """Return the one optimizer of this store."""
+        return [self.optimizer]
+
+    @property
+    def num_updates(self) -> int:
+        """Return the optimizer updates that reached the model."""
+        return self.optimizer.num_updates
+
+
+def _mirrored(variable: keras.Variable) -> tf.Variable:
+    return tf.Variable(
+        variable.value,
+        trainable=bool(variable.trainable),
+        name=variable.name,
+    )
+
+
+def to_numpy(variable: Any) -> np.ndarray:
+    """Return a variable's value as an array, with its own dtype."""
+    value = variable.value if isinstance(variable, keras.Variable) else variable
+    return np.asarray(value.numpy())
+
+
+def pack_states(variables: Sequence[keras.Variable]) -> np.ndarray:
+    """Return floating states as one float32 vector."""
+    parts = [to_numpy(v).astype(np.float32).ravel() for v in variables]
+    return np.concatenate([np.zeros([0], np.float32), *parts])
+
+
+def unpack_states(vector: tf.Tensor, variables: Sequence[keras.Variable]) -> list[tf.Tensor]:
+    """Return the states of a packed vector, in the variables' shapes and dtypes."""
+    if not variables:
+        return []
+    sizes = [int(np.prod(v.shape, dtype=np.int64)) for v in variables]
+    return [
+        tf.cast(tf.reshape(part, v.shape), v.dtype)
+        for part, v in zip(tf.split(vector, sizes), variables, strict=True)
+    ]
+
+
+def write_states(variables: Sequence[keras.Variable], vector: np.ndarray) -> None:
+    """Assign a packed vector of states to the model's variables."""
+    offset = 0
+    for variable in variables:
+        size = int(np.prod(variable.shape, dtype=np.int64))
+        variable.assign(vector[offset : offset + size].reshape(variable.shape))
+        offset += size

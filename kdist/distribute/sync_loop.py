@@ -1,0 +1,357 @@
+"""The inner loop of the synchronous modes: one step, on every replica, in one graph.
+
+single, mirrored and multiworker differ in the strategy object only. A step pulls from the store,
+computes on each replica's share, reduces once, and applies once.
+"""
+
+from collections.abc import Iterator
+from itertools import islice
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from kdist.distribute.compute import Contribution, Share, StepCompute, StepValues
+from kdist.distribute.data.source import BatchSource
+from kdist.distribute.evaluation import EpochLogs
+from kdist.distribute.inner_loop import OnProgress
+from kdist.distribute.layout import BucketLayout
+from kdist.distribute.loss_terms import VALID, WEIGHTS
+from kdist.distribute.shares import WorkerShare, replica_in_block_op
+from kdist.distribute.store import ReplicatedStore
+from kdist.distribute.structure import ModelStructure
+
+
+class SyncLoop:
+    """Runs exact numbers of training steps and whole evaluations; every training task has one."""
+
+    def __init__(
+        self,
+        strategy: tf.distribute.Strategy,
+        structure: ModelStructure,
+        layout: BucketLayout,
+        *,
+        share: WorkerShare,
+        source: BatchSource,
+        jit_compile: bool = False,
+    ):
+        """Create the store and trace nothing yet.
+
+        Args:
+            strategy: The strategy, or the default one.
+            structure: The probed structure of the model.
+            layout: The buckets of its parameters.
+            share: This worker's position among the replicas.
+            source: The training data; a "per_worker" source does not know how many rows a global
+                batch has, so the workers add up their own.
+            jit_compile: Whether XLA compiles the compute.
+        """
+        self.strategy = strategy
+        self.structure = structure
+        self.share = share
+        self.num_replicas = strategy.num_replicas_in_sync
+        self._source = source
+        self._batches: Iterator[Any] | None = None
+        self._next_step = 0
+        self._rows_are_global = source.kind != "per_worker"
+        self._jit = jit_compile
+        self._traces_in_replica = structure.has_synchronized_layers and self.num_replicas > 1
+        self.compute = StepCompute(
+            structure,
+            layout,
+            replicas_seen=self.num_replicas if self._traces_in_replica else 1,
+            sparse_gradients=self.num_replicas == 1 and not jit_compile,
+        )
+        self.store = ReplicatedStore(strategy, structure, layout)
+        self.logs = EpochLogs(structure, self.compute.aux)
+        self._sums = tf.Variable(tf.zeros([self.compute.aux.num_logged], tf.float64))
+        self._needs_denominators = self.num_replicas > 1 and any(
+            term.denominator in (VALID, WEIGHTS) for term in structure.terms
+        )
+        self._train_fn: Any = None
+        self._denominators_fn: Any = None
+        self._evaluate_fn: Any = None
+        self._run_one = tf.function(self._step)
+        self._run_many = tf.function(self._steps)
+        self._sum_evaluation = tf.function(self._evaluate_batches)
+
+    # training
+
+    def train(
+        self, first_step: int, num_steps: int, *, steps_per_call: int, on_progress: OnProgress
+    ) -> int:
+        """Run steps; see `InnerLoop.train`."""
+        self._ensure_traced()
+        if self._batches is None or first_step != self._next_step:
+            self._batches = iter(self._source.dataset(first_step, self.share, repeat=True))
+        done = 0
+        while done < num_steps:
+            size = min(steps_per_call, num_steps - done)
+            first = tf.constant(first_step + done, tf.int64)
+            if size == 1:
+                self._run_one(self._batches, first)
+            else:
+                self._run_many(self._batches, first, tf.constant(size, tf.int64))
+            done += size
+            self._next_step = first_step + done
+            if on_progress(done):
+                break
+        return done
+
+    def read_logs(self) -> np.ndarray:
+        """Return the sums since the last reset: float64 `[num_logged]`, over all replicas."""
+        return self._sums.numpy()
+
+    def reset_logs(self) -> None:
+        """Forget the sums; an epoch begins."""
+        self._sums.assign(tf.zeros_like(self._sums))
+
+    def _steps(self, batches: Any, first_step: tf.Tensor, num_steps: tf.Tensor) -> None:
+        for index in tf.range(num_steps):
+            self._step(batches, first_step + index)
+
+    def _step(self, batches: Any, step_index: tf.Tensor) -> None:
+        x, y, sample_weight, num_rows = next(batches)
+        scale = self.store.optimizer.loss_scale()
+        args = (x, y, sample_weight, num_rows, step_index, scale)
+        if self.num_replicas == 1:
+            contribution = self._replica_step(*args)
+        else:
+            contribution = self._reduce(self.strategy.run(self._replica_step, args=args))
+        num_logged = self.compute.aux.num_logged
+        self._sums.assign_add(tf.cast(contribution.aux[:num_logged], tf.float64))
+        self.store.apply(
+            contribution.gradients, contribution.aux[num_logged:], contribution.int_states
+        )
+
+    def _replica_step(
+        self,
+        x: Any,
+        y: Any,
+        sample_weight: Any,
+        num_rows: tf.Tensor,
+        step_index: tf.Tensor,
+        loss_scale: tf.Tensor,
+    ) -> Contribution:
+        replica = self._replica_index()
+        values = self.store.read(self._seeds(step_index, replica))
+        share = self._share_of(x, y, sample_weight, num_rows, replica)
+        if self._needs_denominators:
+            local = self._denominators_fn(values, share)
+            total = _all_reduce(local)
+            share = share._replace(term_ratios=tf.math.divide_no_nan(local, total))
+        contribution = self._train_fn(values, share, loss_scale)
+        if self.num_replicas == 1:
+            return contribution
+        ints = [value * tf.cast(share.is_first, value.dtype) for value in contribution.int_states]
+        return contribution._replace(int_states=ints)
+
+    def _replica_index(self) -> Any:
+        if self.num_replicas == 1:
+            return 0
+        return tf.distribute.get_replica_context().replica_id_in_sync_group
+
+    def _share_of(
+        self, x: Any, y: Any, sample_weight: Any, num_rows: tf.Tensor, replica: Any
+    ) -> Share:
+        ones = tf.ones([len(self.structure.terms)], tf.float32)
+        one = tf.ones((), tf.float32)
+        if self.num_replicas == 1:
+            rows = tf.cast(num_rows, tf.float32)
+            return Share(x, y, sample_weight, rows, one, one, one, ones)
+        if not self._rows_are_global:
+            return self._share_of_own_batch(x, y, sample_weight, replica, ones)
+        in_worker = tf.cast(replica, tf.int64) - self.share.first_replica
+        lo, hi, vote = replica_in_block_op(num_rows, self.share, in_worker)
+        if self.share.replicas_per_worker > 1:
+            x, y, sample_weight = keras.tree.map_structure(
+                lambda leaf: leaf[lo:hi], (x, y, sample_weight)
+            )
+        vote = tf.cast(vote, tf.float32)
+        rows = tf.cast(num_rows, tf.float32)
+        ratio = vote * tf.cast(hi - lo, tf.float32) / rows
+        is_first = tf.cast(tf.equal(replica, 0), tf.float32)
+        return Share(x, y, sample_weight, rows, ratio, vote, is_first, ones * vote)
+
+    def _share_of_own_batch(
+        self, x: Any, y: Any, sample_weight: Any, replica: Any, ones: tf.Tensor
+    ) -> Share:
+        """Split this worker's own batch over its replicas; the workers add up their rows."""
+        local = WorkerShare(replicas_per_worker=self.share.replicas_per_worker)
+        in_worker = tf.cast(replica, tf.int64) - self.share.first_replica
+        block = tf.shape(keras.tree.flatten(x)[0], out_type=tf.int64)[0]
+        lo, hi, vote = replica_in_block_op(block, local, in_worker)
+        x, y, sample_weight = keras.tree.map_structure(
+            lambda leaf: leaf[lo:hi], (x, y, sample_weight)
+        )
+        vote = tf.cast(vote, tf.float32)
+        own = vote * tf.cast(hi - lo, tf.float32)
+        rows = _all_reduce(own)
+        is_first = tf.cast(tf.equal(replica, 0), tf.float32)
+        return Share(x, y, sample_weight, rows, own / rows, vote, is_first, ones * vote)
+
+    def _reduce(self, contribution: Contribution) -> Contribution:
+        """Add up over all replicas: one collective for all flat float32 parts."""
+        flat = [
+            index
+            for index, bucket in enumerate(self.store.layout.buckets)
+            if bucket.is_flat and bucket.dtype == "float32"
+        ]
+        sizes = [self.store.layout.buckets[index].size for index in flat]
+        joined = self.strategy.run(
+            lambda c: tf.concat([*(c.gradients[i] for i in flat), c.aux], 0), args=(contribution,)
+        )
+        total = self.strategy.reduce("SUM", joined, axis=None)
+        parts = tf.split(total, [*sizes, int(total.shape[0]) - sum(sizes)])
+        gradients = [
+            None if index in flat else self.strategy.reduce("SUM", gradient, axis=None)
+            for index, gradient in enumerate(contribution.gradients)
+        ]
+        for index, part in zip(flat, parts[:-1], strict=True):
+            gradients[index] = part
+        ints = [self.strategy.reduce("SUM", v, axis=None) for v in contribution.int_states]
+        return Contribution(gradients, parts[-1], ints)
+
+    def _seeds(self, step_index: tf.Tensor, replica: Any) -> list[tf.Tensor]:
+        return step_seeds(self.structure, step_index, replica)
+
+    def _ensure_traced(self) -> None:
+        """Trace the compute outside the strategy, where Keras sees one replica."""
+        if self._train_fn is not None:
+            return
+        if self._traces_in_replica:
+            self._train_fn = self.compute.train
+            self._denominators_fn = lambda v, s: self.compute.denominators(v, s, training=True)
+            return
+        values, share = self._specs()
+        scale = tf.TensorSpec([], tf.float32)
+        self._train_fn = tf.function(
+            self.compute.train, jit_compile=self._jit
+        ).get_concrete_function(values, share, scale)
+        if self._needs_denominators:
+            self._denominators_fn = tf.function(
+                lambda v, s: self.compute.denominators(v, s, training=True)
+            ).get_concrete_function(values, share)
+
+    def _specs(self) -> tuple[StepValues, Share]:
+        return value_specs(self.structure, self.store.layout), share_specs(
+            self.structure, self._source.element_spec
+        )
+
+    # evaluation
+
+    def evaluate(self, source: BatchSource, num_batches: int | None) -> np.ndarray:
+        """Return exact sums; see `InnerLoop.evaluate`.
+
+        Each replica evaluates whole batches, so that any loss and metric is exact.
+        """
+        if self._evaluate_fn is None:
+            values, _ = self._specs()
+            self._evaluate_fn = tf.function(self.compute.evaluate).get_concrete_function(
+                values, share_specs(self.structure, source.element_spec)
+            )
+        workers, first = self.share.num_workers, self.share.worker_index
+        limit = source.batches_per_pass if num_batches is None else num_batches
+        if limit is not None and source.batches_per_pass is not None:
+            limit = min(limit, source.batches_per_pass)
+        if limit is None:
+            whole = source.dataset(0, WorkerShare(), repeat=False)
+            total = np.zeros([self.compute.aux.num_logged])
+            for batch in islice(iter(whole), first, None, workers):
+                total += self._evaluate_one(batch).numpy()
+            return self._add_over_workers(total)
+        own = len(range(first, limit, workers))
+        total = np.zeros([self.compute.aux.num_logged])
+        if own:
+            mine = source.dataset(first, WorkerShare(), repeat=False, stride=workers)
+            total = self._sum_evaluation(iter(mine), tf.constant(own, tf.int64)).numpy()
+        return self._add_over_workers(total)
+
+    def _evaluate_batches(self, batches: Any, num_batches: tf.Tensor) -> tf.Tensor:
+        total = tf.zeros([self.compute.aux.num_logged], tf.float64)
+        devices = (
+            self.strategy.extended.worker_devices if self.share.replicas_per_worker > 1 else ()
+        )
+        rounds = num_batches // max(1, len(devices)) if devices else tf.constant(0, tf.int64)
+        for _ in tf.range(rounds):
+            for index, device in enumerate(devices):
+                batch = next(batches)
+                with tf.device(device):
+                    total += self._evaluate_one(batch, index)
+        for _ in tf.range(num_batches - rounds * len(devices)):
+            total += self._evaluate_one(next(batches))
+        return total
+
+    def _evaluate_one(self, batch: Any, replica_in_worker: int = 0) -> tf.Tensor:
+        x, y, sample_weight, num_rows = batch
+        one = tf.ones((), tf.float32)
+        share = Share(
+            x, y, sample_weight, tf.cast(num_rows, tf.float32), one, one, one,
+            tf.ones([len(self.structure.terms)], tf.float32),
+        )  # fmt: skip
+        values = self.store.read(self._seeds(tf.constant(0, tf.int64), 0))
+        return tf.cast(self._evaluate_fn(values, share), tf.float64)
+
+    def _add_over_workers(self, total: np.ndarray) -> np.ndarray:
+        if self.share.num_workers == 1:
+            return total
+        return add_over_workers(self.strategy, total)
+
+
+def add_over_workers(strategy: tf.distribute.Strategy, value: np.ndarray) -> np.ndarray:
+    """Return the sum of every worker's `value`; all workers must call it with one shape."""
+
+    @tf.function
+    def add(local: tf.Tensor) -> tf.Tensor:
+        def once() -> tf.Tensor:
+            context = tf.distribute.get_replica_context()
+            in_worker = context.replica_id_in_sync_group % max(
+                1, len(strategy.extended.worker_devices)
+            )
+            return local * tf.cast(tf.equal(in_worker, 0), local.dtype)
+
+        return strategy.reduce("SUM", strategy.run(once), axis=None)
+
+    return add(tf.constant(value)).numpy()
+
+
+def step_seeds(structure: ModelStructure, step_index: tf.Tensor, replica: Any) -> list[tf.Tensor]:
+    """Return a seed for each generator: another one for every step and replica, reproducible."""
+    seeds = []
+    for variable in structure.seeds:
+        initial = tf.constant(variable.numpy().astype(np.int64).astype(np.int32))
+        seed = tf.random.experimental.stateless_fold_in(initial, tf.cast(step_index, tf.int32))
+        seed = tf.random.experimental.stateless_fold_in(seed, tf.cast(replica, tf.int32))
+        seeds.append(tf.bitcast(seed, tf.uint32))
+    return seeds
+
+
+def value_specs(structure: ModelStructure, layout: BucketLayout) -> StepValues:
+    """Return the signature of a forward pass's values."""
+
+    def specs(variables: list[keras.Variable]) -> list[Any]:
+        return [tf.TensorSpec(v.shape, v.dtype) for v in variables]
+
+    return StepValues(
+        buckets=[
+            tf.TensorSpec([b.size] if b.is_flat else b.members[0].shape, b.dtype)
+            for b in layout.buckets
+        ],
+        float_states=specs(structure.float_states),
+        int_states=specs(structure.int_states),
+        seeds=specs(structure.seeds),
+        frozen=specs(structure.frozen),
+    )
+
+
+def share_specs(structure: ModelStructure, batch_spec: tuple[Any, Any, Any]) -> Share:
+    """Return the signature of a share of a batch."""
+    scalar = tf.TensorSpec([], tf.float32)
+    terms = tf.TensorSpec([len(structure.terms)], tf.float32)
+    return Share(*batch_spec, scalar, scalar, scalar, scalar, terms)
+
+
+def _all_reduce(value: tf.Tensor) -> tf.Tensor:
+    context = tf.distribute.get_replica_context()
+    return context.all_reduce(tf.distribute.ReduceOp.SUM, value)
