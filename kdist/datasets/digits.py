@@ -17,5 +17,5 @@ def digits(validation_fraction: float = 0.2, split_seed: int = 0) -> dict[str, A
     from sklearn.datasets import load_digits
 
     images, labels = load_digits(return_X_y=True)
-    x = (images / 16.0).reshape(-1, 8, 8, 1).astype(np.float32)
-    return held_out(x, labels.astype(np.int64), validation_fraction, split_seed)
+    x = (np.asarray(images) / 16.0).reshape(-1, 8, 8, 1).astype(np.float32)
+    return held_out((x, np.asarray(labels, np.int64)), validation_fraction, split_seed)

@@ -9,18 +9,18 @@ from kdist.errors import ConfigError
 
 
 def held_out(
-    x: np.ndarray, y: np.ndarray, validation_fraction: float, split_seed: int
-) -> dict[str, Any]:
-    """Return `{"train": (x, y), "validation": (x, y)}`; without validation for a fraction of 0.
+    part: tuple[Any, ...], validation_fraction: float, split_seed: int
+) -> dict[str, tuple[Any, ...]]:
+    """Return `{"train": ..., "validation": ...}`; without validation for a fraction of 0.
 
     Args:
-        x: Inputs, a row each.
-        y: Labels, a row each.
-        validation_fraction: Part of the rows to hold out, at least one row of each part.
+        part: `(x, y)` or `(x, y, sample_weight)`: arrays with a row for each example, or dicts of
+            them.
+        validation_fraction: Part of the rows to hold out, rounded up.
         split_seed: Which rows are held out.
 
     Raises:
-        ConfigError: If the fraction is not in [0, 1).
+        ConfigError: If the fraction is not in [0, 1), or leaves no row to train on.
     """
     if not 0 <= validation_fraction < 1:
         raise ConfigError(
@@ -28,13 +28,27 @@ def held_out(
             f"Received: {validation_fraction}."
         )
     if validation_fraction == 0:
-        return {"train": (x, y)}
-    if len(x) < 2:
+        return {"train": part}
+    num_rows = len(_first_array(part))
+    num_held_out = math.ceil(num_rows * validation_fraction)
+    if num_held_out >= num_rows:
         raise ConfigError(
-            f"Two rows are needed to hold one out. Received: {len(x)} rows, "
-            f"data.validation_fraction={validation_fraction}."
+            "Holding rows out must leave some to train on. Received: "
+            f"{num_rows} rows, data.validation_fraction={validation_fraction}. "
+            "Use a smaller fraction, or more data."
         )
-    rows = np.random.default_rng(split_seed).permutation(len(x))
-    num_held_out = min(math.ceil(len(x) * validation_fraction), len(x) - 1)
-    held, kept = rows[:num_held_out], rows[num_held_out:]
-    return {"train": (x[kept], y[kept]), "validation": (x[held], y[held])}
+    rows = np.random.default_rng(split_seed).permutation(num_rows)
+    return {
+        "train": tuple(_taken(field, rows[num_held_out:]) for field in part),
+        "validation": tuple(_taken(field, rows[:num_held_out]) for field in part),
+    }
+
+
+def _taken(field: Any, rows: np.ndarray) -> Any:
+    if isinstance(field, dict):
+        return {name: array[rows] for name, array in field.items()}
+    return field[rows]
+
+
+def _first_array(part: tuple[Any, ...]) -> np.ndarray:
+    return next(iter(part[0].values())) if isinstance(part[0], dict) else part[0]

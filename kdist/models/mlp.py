@@ -7,7 +7,7 @@ def mlp(
     num_classes: int = 10,
     units: int = 128,
     layers: int = 2,
-    dropout: float = 0.0,
+    dropout: float = 0.1,
     activation: str = "relu",
 ) -> keras.Model:
     """Return dense layers on the flattened input, and probabilities of the classes.

@@ -14,7 +14,7 @@ from kdist.distribute.data.class_weights import (
 )
 from kdist.distribute.data.nests import as_array, map_named, named_leaves, split_part
 from kdist.distribute.data.order import BatchOrder
-from kdist.distribute.data.source import DataSettings, num_prefetched, read_ahead
+from kdist.distribute.data.source import DataSettings, map_plain, num_prefetched, read_ahead
 from kdist.distribute.shares import WorkerShare, worker_block_op
 from kdist.errors import ConfigError
 
@@ -103,7 +103,7 @@ class ArraySource:
         end = tf.int64.max if repeat else order.end_of_pass(first_batch)
         batches = tf.data.Dataset.range(first_batch, end, stride)
         batch_bytes = self.num_bytes // self.num_examples * order.batch_size
-        return read_ahead(batches.map(element, synchronous=True), num_prefetched(batch_bytes))
+        return read_ahead(map_plain(batches, element), num_prefetched(batch_bytes))
 
     @property
     def num_bytes(self) -> int:
@@ -127,7 +127,7 @@ def array_source(
     x, y, sample_weight = split_part(part, key)
     x = map_named(as_array, x, f"{key} x")
     y = map_named(lambda v, name: as_array(v, name, strings=False), y, f"{key} y")
-    sample_weight = map_named(_as_weights, sample_weight, f"{key} sample_weight")
+    sample_weight = map_named(as_weights, sample_weight, f"{key} sample_weight")
     num_rows = _num_rows((x, y, sample_weight), key)
     if class_weight is not None:
         check_class_weight(class_weight, y, key)
@@ -141,16 +141,13 @@ def array_source(
     return ArraySource((x, y, sample_weight), order, warnings)
 
 
-def _as_weights(value: Any, name: str) -> np.ndarray:
-    return as_weight_dtype(as_array(value, name, strings=False), name)
-
-
-def as_weight_dtype(array: np.ndarray, name: str) -> np.ndarray:
-    """Return sample weights as floats.
+def as_weights(value: Any, name: str) -> np.ndarray:
+    """Return sample weights as an array of floats.
 
     Raises:
-        ConfigError: If they are complex numbers.
+        ConfigError: If they are no real numbers, or not an array of rows.
     """
+    array = as_array(value, name, strings=False)
     if array.dtype.kind == "c":
         raise ConfigError(f"{name} must hold real numbers. Received: an array of {array.dtype}.")
     return array.astype(keras.config.floatx(), copy=False)
@@ -177,4 +174,4 @@ def _num_rows(arrays: Any, key: str) -> int:
 
 
 def _tf_dtype(array: np.ndarray) -> Any:
-    return tf.string if array.dtype.kind in "US" else array.dtype
+    return tf.string if array.dtype.kind in "USO" else array.dtype

@@ -84,7 +84,7 @@ def as_plain_dtype(array: np.ndarray, name: str, *, strings: bool = True) -> np.
     floatx = keras.config.floatx()
     if array.dtype.name.startswith(("float", "bfloat")):
         array = array if array.dtype.name == floatx else array.astype(floatx)
-    elif array.dtype.kind not in ("biucUS" if strings else "biuc"):
+    elif array.dtype.kind not in ("biucUSO" if strings else "biuc"):
         raise ConfigError(
             f"{name} must hold numbers. Received: an array of {array.dtype}. "
             "Encode it as integers or floats."
@@ -101,6 +101,8 @@ def _without_objects(array: np.ndarray, name: str) -> np.ndarray:
         return array
     if array.size and all(isinstance(item, str) for item in array.flat):
         return array.astype(str)
+    if array.size and all(isinstance(item, bytes) for item in array.flat):
+        return array  # not astype(bytes): numpy would drop trailing zero bytes
     kinds = sorted({type(item).__name__ for item in array.flat})
     raise ConfigError(
         f"{name} must hold numbers of one type and rows of one shape. Received: an object array "

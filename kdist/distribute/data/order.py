@@ -80,8 +80,7 @@ def permuted(positions: Any, num_rows: int, seed: int, pass_index: Any) -> Any:
         keys = tf.random.stateless_uniform(
             [num_rows],
             tf.stack([tf.constant(_signed(seed), tf.int64), pass_index]),
-            minval=None,
-            maxval=None,
+            maxval=tf.int64.max,
             dtype=tf.int64,
         )
         return tf.cast(tf.gather(tf.argsort(keys, stable=True), positions), tf.int64)

@@ -92,6 +92,20 @@ class BatchSource(Protocol):
         ...
 
 
+def map_plain(dataset: tf.data.Dataset, function: Any, num_threads: int = 0) -> tf.data.Dataset:
+    """Map a function of TensorFlow operations, in order; Python in it is not rewritten.
+
+    Args:
+        dataset: What to map.
+        function: Takes the parts of an element.
+        num_threads: Threads that run the function; 0 runs it in the thread that reads.
+    """
+    function = tf.autograph.experimental.do_not_convert(function)
+    if not num_threads:
+        return dataset.map(function, synchronous=True)
+    return dataset.map(function, num_parallel_calls=num_threads, deterministic=True)
+
+
 def num_prefetched(batch_bytes: int) -> int:
     """Return how many batches to read ahead: many small ones, few large ones."""
     return max(2, min(16, (64 << 20) // max(batch_bytes, 1)))

@@ -1,0 +1,145 @@
+"""A tf.data.Dataset that is read from its start: too large to hold, or without end."""
+
+from typing import Any
+
+import tensorflow as tf
+
+from kdist.distribute.data.elements import batch_specs, own_block, row_bytes, standard_elements
+from kdist.distribute.data.materialize import fresh_reading_errors
+from kdist.distribute.data.source import DataSettings, map_plain, num_prefetched, read_ahead
+from kdist.distribute.shares import WorkerShare
+from kdist.errors import ConfigError
+
+_MAX_SHUFFLED_ROWS = 16_384
+_UNKNOWN_ROW_BYTES = 4096
+
+
+class StreamSource:
+    """A part that has no random access; see `BatchSource`.
+
+    Each worker reads the whole stream and takes its rows. A batch that is not the first is
+    reached by reading up to it: from its pass's start where the size of a pass is known.
+    """
+
+    kind = "stream"
+
+    def __init__(
+        self,
+        rows: tf.data.Dataset,
+        *,
+        num_examples: int | None,
+        settings: DataSettings,
+        class_weight: Any,
+        warnings: tuple[str, ...],
+        key: str,
+    ) -> None:
+        """Take a checked dataset of rows `(x, y, sample_weight)`; `stream_source` makes it."""
+        self.num_examples = num_examples
+        self.warnings = warnings
+        self._rows = rows
+        self._settings = settings
+        self._class_weight = class_weight
+        self._key = key
+        self._row_bytes = row_bytes(rows.element_spec) or _UNKNOWN_ROW_BYTES
+        self.element_spec = batch_specs(self._batched(rows))
+
+    @property
+    def batches_per_pass(self) -> int | None:
+        """Return the number of batches of a pass, `None` if unknown or without end."""
+        if self.num_examples is None:
+            return None
+        return -(-self.num_examples // self._settings.batch_size)
+
+    @property
+    def shuffled_rows(self) -> int:
+        """Return the rows among which a row's place is drawn."""
+        fitting = self._settings.cache_bytes // (4 * self._row_bytes)
+        return max(self._settings.batch_size, min(_MAX_SHUFFLED_ROWS, fitting))
+
+    def first_batch(self, max_rows: int) -> Any:
+        """Return the first rows of the stream, a numpy nest.
+
+        Raises:
+            ConfigError: If the stream has no rows or cannot be read.
+        """
+        batches = standard_elements(
+            self._rows.batch(max_rows), self._class_weight, self._key, batched=True
+        )
+        with fresh_reading_errors(self._key):
+            for batch in batches.take(1).as_numpy_iterator():
+                return batch
+        raise ConfigError(f"{self._key} has no rows. Received: an empty tf.data.Dataset.")
+
+    def dataset(
+        self, first_batch: int, share: WorkerShare, *, repeat: bool, stride: int = 1
+    ) -> tf.data.Dataset:
+        """Return this worker's blocks of the batches from `first_batch` on; see `BatchSource`."""
+        per_pass = self.batches_per_pass
+        first_pass, skipped = divmod(first_batch, per_pass) if per_pass else (0, first_batch)
+        last_pass = tf.int64.max if repeat else first_pass + 1
+        batches = tf.data.Dataset.range(first_pass, last_pass).flat_map(
+            tf.autograph.experimental.do_not_convert(self._pass)
+        )
+        batches = batches.skip(skipped).shard(stride, 0)
+        batches = map_plain(batches, lambda *batch: own_block(batch, share))
+        return read_ahead(batches, num_prefetched(self._row_bytes * self._settings.batch_size))
+
+    def _pass(self, pass_index: Any) -> tf.data.Dataset:
+        """Return the batches of one pass; its order depends on `(seed, pass_index)` alone."""
+        rows = self._rows
+        if self._settings.shuffle:
+            # While a graph is traced this sets the seed of that graph, not the process's: so the
+            # order does not depend on what a task has set before.
+            tf.random.set_seed(self._settings.seed & 0x7FFF_FFFF)
+            rows = rows.shuffle(self.shuffled_rows, seed=pass_index + 1)
+        return self._batched(rows)
+
+    def _batched(self, rows: tf.data.Dataset) -> tf.data.Dataset:
+        batches = rows.batch(self._settings.batch_size)
+        return standard_elements(batches, self._class_weight, self._key, batched=True)
+
+
+def stream_source(
+    rows: tf.data.Dataset, *, settings: DataSettings, class_weight: Any, key: str
+) -> StreamSource:
+    """Return the source of a dataset of rows `(x, y, sample_weight)` that is not held in memory.
+
+    Raises:
+        ConfigError: If it has no end and no steps_per_epoch, or its first batch cannot be read.
+    """
+    num_rows = int(rows.cardinality())
+    if num_rows == tf.data.INFINITE_CARDINALITY and settings.steps_per_epoch is None:
+        raise ConfigError(
+            f"{key} has no end, so an epoch needs a length. Received: an infinite "
+            "tf.data.Dataset, steps_per_epoch=None. Set steps_per_epoch, or leave out .repeat()."
+        )
+    source = StreamSource(
+        rows,
+        num_examples=num_rows if num_rows >= 0 else None,
+        settings=settings,
+        class_weight=class_weight,
+        warnings=(),
+        key=key,
+    )
+    source.first_batch(settings.batch_size)
+    source.warnings = _warnings(source, settings, num_rows, key)
+    return source
+
+
+def _warnings(
+    source: StreamSource, settings: DataSettings, num_rows: int, key: str
+) -> tuple[str, ...]:
+    reason = (
+        "has no end"
+        if num_rows == tf.data.INFINITE_CARDINALITY
+        else f"is larger than data.cache_bytes={settings.cache_bytes}"
+    )
+    found = [
+        f"{key} is read as a stream, since it {reason}: rows in flight on a lost asynchronous "
+        "worker may be seen twice."
+    ]
+    if settings.share.num_workers > 1:
+        found.append(f"Each worker reads all of {key} and trains on its part of each batch.")
+    if settings.shuffle:
+        found.append(f"{key} is shuffled within windows of {source.shuffled_rows} rows.")
+    return tuple(found)
