@@ -29,6 +29,10 @@ class Store(Protocol):
         """Take over what somebody wrote into the model; return whether anything differed."""
         ...
 
+    def take_from_chief(self) -> None:
+        """Replace this task's values by the chief's; all training tasks call it together."""
+        ...
+
     @property
     def num_updates(self) -> int:
         """Return the optimizer updates that reached the model."""

@@ -265,6 +265,9 @@ class ServerStore:
             changed = True
         return changed
 
+    def take_from_chief(self) -> None:
+        """The chief is the only task that runs the outer loop, and the servers hold its values."""
+
     @property
     def optimizers(self) -> list[StoreOptimizer]:
         """Return the clones of all servers that hold a bucket."""

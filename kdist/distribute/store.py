@@ -4,6 +4,7 @@ The store owns the values while a model trains. Small variables live in flat buc
 is shared with the model (the Keras variable becomes a view of the bucket), so it exists once.
 """
 
+import zlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,6 +16,7 @@ from kdist.distribute import keras_adapter
 from kdist.distribute.compute import StepValues
 from kdist.distribute.layout import Bucket, BucketLayout
 from kdist.distribute.optimizer import StoreOptimizer, build_store_optimizer, split_members
+from kdist.distribute.shares import WorkerShare
 from kdist.distribute.structure import ModelStructure
 
 
@@ -26,12 +28,19 @@ class ReplicatedStore:
     """
 
     def __init__(
-        self, strategy: tf.distribute.Strategy, structure: ModelStructure, layout: BucketLayout
+        self,
+        strategy: tf.distribute.Strategy,
+        structure: ModelStructure,
+        layout: BucketLayout,
+        share: WorkerShare,
     ):
         """Create the variables; the model keeps its values."""
         self.strategy = strategy
+        self._num_workers = share.num_workers
+        self._is_first_worker = share.worker_index == 0
         self.structure = structure
         self.layout = layout
+        self._fingerprints: list[int] = []
         self._is_mirrored = strategy.num_replicas_in_sync > 1
         with strategy.scope():
             self.buckets = [self._create_bucket(i, b) for i, b in enumerate(layout.buckets)]
@@ -97,10 +106,21 @@ class ReplicatedStore:
             write_states(self.structure.float_states, self.states.numpy())
         for variable, value in zip(self.structure.int_states, self.int_states, strict=True):
             variable.assign(value.numpy())
+        self._fingerprints = self._shared_fingerprints()
+
+    def _shared_fingerprints(self) -> list[int]:
+        return [
+            zlib.crc32(np.ascontiguousarray(to_numpy(variable)).view(np.uint8))
+            for bucket, variable in zip(self.layout.buckets, self.buckets, strict=True)
+            if not bucket.is_flat
+        ]
 
     def read_from_model(self) -> bool:
-        """Take over what somebody wrote into the model; return whether anything differed."""
-        changed = False
+        """Take over what somebody wrote into the model; return whether anything differed.
+
+        Large variables are shared with the model; a fingerprint taken by `write_to_model` tells.
+        """
+        changed = self._fingerprints != self._shared_fingerprints()
         for bucket, variable in zip(self.layout.buckets, self.buckets, strict=True):
             if not bucket.is_flat:
                 continue
@@ -116,6 +136,15 @@ class ReplicatedStore:
         for value, variable in zip(self.structure.int_states, self.int_states, strict=True):
             variable.assign(to_numpy(value))
         return changed
+
+    def take_from_chief(self) -> None:
+        """Replace this worker's values by the chief's; all workers call it together."""
+        if self._num_workers == 1:
+            return
+        for variable in [*(b.value for b in self.buckets), self.states, *self.int_states]:
+            value = np.asarray(variable.numpy())
+            mine = value if self._is_first_worker else np.zeros_like(value)
+            variable.assign(add_over_workers(self.strategy, mine))
 
     @property
     def optimizers(self) -> list[StoreOptimizer]:
@@ -166,3 +195,20 @@ def write_states(variables: Sequence[keras.Variable], vector: np.ndarray) -> Non
         size = int(np.prod(variable.shape, dtype=np.int64))
         variable.assign(vector[offset : offset + size].reshape(variable.shape))
         offset += size
+
+
+def add_over_workers(strategy: tf.distribute.Strategy, value: np.ndarray) -> np.ndarray:
+    """Return the sum of every worker's `value`; all workers must call it with one shape."""
+
+    @tf.function
+    def add(local: tf.Tensor) -> tf.Tensor:
+        def once() -> tf.Tensor:
+            context = tf.distribute.get_replica_context()
+            in_worker = context.replica_id_in_sync_group % max(
+                1, len(strategy.extended.worker_devices)
+            )
+            return local * tf.cast(tf.equal(in_worker, 0), local.dtype)
+
+        return strategy.reduce("SUM", strategy.run(once), axis=None)
+
+    return add(tf.constant(value)).numpy()

@@ -19,7 +19,7 @@ from kdist.distribute.inner_loop import OnProgress
 from kdist.distribute.layout import BucketLayout
 from kdist.distribute.loss_terms import VALID, WEIGHTS
 from kdist.distribute.shares import WorkerShare, replica_in_block_op
-from kdist.distribute.store import ReplicatedStore
+from kdist.distribute.store import ReplicatedStore, add_over_workers
 from kdist.distribute.structure import ModelStructure
 
 
@@ -63,7 +63,7 @@ class SyncLoop:
             replicas_seen=self.num_replicas if self._traces_in_replica else 1,
             sparse_gradients=self.num_replicas == 1 and not jit_compile,
         )
-        self.store = ReplicatedStore(strategy, structure, layout)
+        self.store = ReplicatedStore(strategy, structure, layout, share)
         self.logs = EpochLogs(structure, self.compute.aux)
         self._sums = tf.Variable(tf.zeros([self.compute.aux.num_logged], tf.float64))
         self._needs_denominators = self.num_replicas > 1 and any(
@@ -297,23 +297,6 @@ class SyncLoop:
         if self.share.num_workers == 1:
             return total
         return add_over_workers(self.strategy, total)
-
-
-def add_over_workers(strategy: tf.distribute.Strategy, value: np.ndarray) -> np.ndarray:
-    """Return the sum of every worker's `value`; all workers must call it with one shape."""
-
-    @tf.function
-    def add(local: tf.Tensor) -> tf.Tensor:
-        def once() -> tf.Tensor:
-            context = tf.distribute.get_replica_context()
-            in_worker = context.replica_id_in_sync_group % max(
-                1, len(strategy.extended.worker_devices)
-            )
-            return local * tf.cast(tf.equal(in_worker, 0), local.dtype)
-
-        return strategy.reduce("SUM", strategy.run(once), axis=None)
-
-    return add(tf.constant(value)).numpy()
 
 
 def step_seeds(structure: ModelStructure, step_index: tf.Tensor, replica: Any) -> list[tf.Tensor]:

@@ -1,0 +1,170 @@
+"""Runs Keras callbacks unchanged over a store: they see true weights, and what they write counts."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import keras
+
+from kdist.distribute.inner_loop import Store
+from kdist.training.optimizer_view import OptimizerView
+from kdist.training.peers import Peers
+
+# Callbacks of Keras whose batch hooks read logs only, never weights.
+_READ_LOGS_ONLY = (
+    keras.callbacks.History,
+    keras.callbacks.CSVLogger,
+    keras.callbacks.TerminateOnNaN,
+    keras.callbacks.ProgbarLogger,
+    keras.callbacks.TensorBoard,
+)
+_BATCH_HOOKS = ("on_train_batch_begin", "on_train_batch_end", "on_batch_begin", "on_batch_end")
+
+
+def overrides(callback: keras.callbacks.Callback, hook: str) -> bool:
+    """Return whether a callback's class brings its own version of a hook."""
+    return getattr(type(callback), hook) is not getattr(keras.callbacks.Callback, hook)
+
+
+class CallbackBridge:
+    """The callbacks of a run. They run on the chief; every task calls the same hooks in turn.
+
+    Around a hook that some callback overrides, the model is given the store's values, and what the
+    callback changed (weights, learning rate, `stop_training`) goes back to the store of every task.
+    """
+
+    def __init__(
+        self,
+        callbacks: Sequence[keras.callbacks.Callback],
+        model: keras.Model,
+        store: Store,
+        *,
+        peers: Peers,
+        epochs: int,
+        steps_per_epoch: int,
+    ):
+        """Attach callbacks to a model; only the chief's are ever called.
+
+        Args:
+            callbacks: The user's callbacks, in order.
+            model: The compiled model.
+            store: Where the values live.
+            peers: The other training tasks.
+            epochs: What callbacks find in `params`.
+            steps_per_epoch: Likewise.
+        """
+        self._model = model
+        self._store = store
+        self._peers = peers
+        self._callbacks = list(callbacks)
+        self.view = OptimizerView(model, store, follows_averages=bool(callbacks))
+        self._list = keras.callbacks.CallbackList(
+            self._callbacks if peers.is_chief else [],
+            add_history=True,
+            add_progbar=False,
+            model=model,
+            epochs=epochs,
+            steps=steps_per_epoch,
+            verbose=0,
+        )
+        model.stop_training = False
+        users = [c for c in callbacks if not isinstance(c, _READ_LOGS_ONLY)]
+        self._hooks_with_weights = {
+            hook
+            for hook in _ALL_HOOKS
+            if any(overrides(c, h) for c in users for h in _same_hook(hook))
+        }
+        self.has_batch_hooks = any(overrides(c, hook) for c in callbacks for hook in _BATCH_HOOKS)
+        self.weights_changed = False
+
+    @property
+    def stop_training(self) -> bool:
+        """Return whether a callback asked to stop, on every task alike."""
+        return bool(self._model.stop_training)
+
+    def train_begin(self) -> None:
+        """Call `on_train_begin`."""
+        self._hook("on_train_begin")
+
+    def epoch_begin(self, epoch: int) -> None:
+        """Call `on_epoch_begin` with the epoch from zero."""
+        self._hook("on_epoch_begin", epoch)
+
+    def batch_begin(self, step: int) -> None:
+        """Call `on_train_batch_begin` with the batch of the epoch from zero."""
+        self._hook("on_train_batch_begin", step)
+
+    def batch_end(self, step: int, logs: Mapping[str, float]) -> None:
+        """Call `on_train_batch_end`."""
+        self._hook("on_train_batch_end", step, logs)
+
+    def test_begin(self) -> None:
+        """Call `on_test_begin`."""
+        self._hook("on_test_begin")
+
+    def test_end(self, logs: Mapping[str, float]) -> None:
+        """Call `on_test_end`."""
+        self._hook("on_test_end", logs=logs)
+
+    def epoch_end(self, epoch: int, logs: Mapping[str, float]) -> None:
+        """Call `on_epoch_end`."""
+        self._hook("on_epoch_end", epoch, logs)
+
+    def train_end(self, logs: Mapping[str, float]) -> None:
+        """Call `on_train_end`."""
+        self._hook("on_train_end", logs=logs)
+
+    def _hook(self, name: str, *args: Any, logs: Mapping[str, float] | None = None) -> None:
+        if len(args) == 2:
+            args, logs = args[:1], args[1]
+        touches_weights = name in self._hooks_with_weights
+        if not self._peers.is_chief:
+            if touches_weights:
+                self._follow(self._peers.agree({}))
+            return
+        if touches_weights:
+            self._store.write_to_model()
+        if touches_weights or name in ("on_epoch_begin", "on_epoch_end", "on_train_begin"):
+            self.view.pull()
+        with self.view.saves_state():
+            getattr(self._list, name)(*args, logs=dict(logs) if logs is not None else None)
+        if not touches_weights:
+            return
+        changed = self._store.read_from_model()
+        self.view.push()
+        self.weights_changed |= changed
+        self._follow(
+            self._peers.agree(
+                {
+                    "weights": changed,
+                    "learning_rate": self.view.settable_learning_rate,
+                    "stop": self.stop_training,
+                }
+            )
+        )
+
+    def _follow(self, decision: Mapping[str, Any]) -> None:
+        if decision["weights"]:
+            self._store.take_from_chief()
+            self.weights_changed = True
+        if self._peers.is_chief:
+            return
+        if decision["learning_rate"] is not None:
+            self.view.set_learning_rate(decision["learning_rate"])
+        self._model.stop_training = decision["stop"]
+
+
+_ALL_HOOKS = (
+    "on_train_begin",
+    "on_epoch_begin",
+    "on_train_batch_begin",
+    "on_train_batch_end",
+    "on_test_begin",
+    "on_test_end",
+    "on_epoch_end",
+    "on_train_end",
+)
+
+
+def _same_hook(hook: str) -> tuple[str, ...]:
+    """Return the names under which a callback may override a hook."""
+    return (hook, hook.replace("on_train_batch", "on_batch")) if "_train_batch" in hook else (hook,)

@@ -1,0 +1,194 @@
+"""The model's own optimizer while a store trains: what callbacks and `model.keras` see of it.
+
+The store updates with clones. `model.optimizer` follows them: its learning rate and counter before
+a hook, its moving averages if it keeps any; what a callback sets goes back to the clones. Slots are
+mapped from buckets to variables only when a file is written.
+"""
+
+import types
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import keras
+import numpy as np
+
+from kdist.distribute import keras_adapter
+from kdist.distribute.inner_loop import Store
+from kdist.distribute.optimizer import StoreOptimizer, clone_optimizer, inner_optimizer
+from kdist.distribute.optimizer import split_members as split
+from kdist.distribute.store import to_numpy
+
+
+class OptimizerView:
+    """Keeps `model.optimizer` and the clones of a store alike. Used by the chief."""
+
+    def __init__(self, model: keras.Model, store: Store, *, follows_averages: bool):
+        """Look at a model's optimizer.
+
+        Args:
+            model: The compiled model.
+            store: The store whose clones do the updates.
+            follows_averages: Whether callbacks may read or swap moving averages.
+        """
+        self._model = model
+        self._store = store
+        inner = inner_optimizer(model.optimizer)
+        self._follows_averages = follows_averages and bool(getattr(inner, "use_ema", False))
+        if self._follows_averages and not model.optimizer.built:
+            model.optimizer.build(model.trainable_variables)
+        self._learning_rate = self._settable_rate()
+
+    def pull(self) -> None:
+        """Show the clones' counter, learning rate and averages in the model's optimizer."""
+        mine = inner_optimizer(self._model.optimizer)
+        clone = self._clones()[0].inner
+        keras_adapter.own_iterations(mine).assign(to_numpy(keras_adapter.own_iterations(clone)))
+        rate = self._rate_variable(clone)
+        if rate is not None:
+            mine.learning_rate = float(to_numpy(rate))
+            self._learning_rate = self._settable_rate()
+        if self._follows_averages:
+            averages = keras_adapter.ema_averages(mine)
+            for index, value in self._averages_by_variable():
+                averages[index].assign(value)
+
+    def push(self) -> bool:
+        """Hand what a callback set to the clones; return whether anything changed."""
+        changed = False
+        rate = self._settable_rate()
+        if rate is not None and rate != self._learning_rate:
+            self.set_learning_rate(rate)
+            changed = True
+        if self._follows_averages:
+            changed = self._push_averages() or changed
+        return changed
+
+    def set_learning_rate(self, rate: float) -> None:
+        """Set the learning rate of the model's optimizer and of every clone."""
+        inner_optimizer(self._model.optimizer).learning_rate = rate
+        for clone in self._clones():
+            clone.inner.learning_rate = rate
+        self._learning_rate = self._settable_rate()
+
+    @property
+    def learning_rate(self) -> float | None:
+        """Return the learning rate of the next step; `None` where there are several."""
+        try:
+            rate = self._clones()[0].inner.learning_rate
+        except (AttributeError, ValueError, NotImplementedError):
+            return None
+        return float(np.asarray(keras.ops.convert_to_numpy(rate)))
+
+    @property
+    def settable_learning_rate(self) -> float | None:
+        """Return the learning rate if it is a number, `None` if a schedule decides."""
+        return self._learning_rate
+
+    def _settable_rate(self) -> float | None:
+        variable = self._rate_variable(inner_optimizer(self._model.optimizer))
+        return None if variable is None else float(to_numpy(variable))
+
+    @staticmethod
+    def _rate_variable(optimizer: Any) -> Any:
+        rate = getattr(optimizer, "_learning_rate", None)
+        return rate if isinstance(rate, keras.Variable) else None
+
+    def _clones(self) -> list[StoreOptimizer]:
+        return self._store.optimizers
+
+    def _averages_by_variable(self) -> Iterator[tuple[int, np.ndarray]]:
+        for clone in self._clones():
+            averages = keras_adapter.ema_averages(clone.inner)
+            for bucket, average in zip(clone.layout.buckets, averages, strict=True):
+                yield from split(bucket, to_numpy(average))
+
+    def _push_averages(self) -> bool:
+        mine = [to_numpy(v) for v in keras_adapter.ema_averages(inner_optimizer(self._model.optimizer))]
+        changed = False
+        for clone in self._clones():
+            averages = keras_adapter.ema_averages(clone.inner)
+            for bucket, average in zip(clone.layout.buckets, averages, strict=True):
+                parts = [mine[m.variable_index].ravel() for m in bucket.members]
+                value = np.concatenate(parts).reshape(average.shape)
+                if not np.array_equal(value, to_numpy(average), equal_nan=True):
+                    average.assign(value)
+                    changed = True
+        return changed
+
+    @contextmanager
+    def saves_state(self) -> Iterator[None]:
+        """Let Keras save the clones' state as that of the model's optimizer, inside the block.
+
+        Values are fetched one variable at a time; nothing is held twice.
+        """
+        outer = self._model.optimizer
+        inner = inner_optimizer(outer)
+        mapping = SlotMapping(self._model, self._clones())
+        for optimizer, is_inner in {id(outer): (outer, inner is outer), id(inner): (inner, True)}.values():
+            optimizer.save_own_variables = types.MethodType(mapping.writer(is_inner), optimizer)
+        try:
+            yield
+        finally:
+            for optimizer in {id(outer): outer, id(inner): inner}.values():
+                del optimizer.save_own_variables
+
+
+class SlotMapping:
+    """Per-variable optimizer state, in the order that a plain Keras optimizer keeps it."""
+
+    def __init__(self, model: keras.Model, clones: list[StoreOptimizer]):
+        """Map the slots of clones to the variables of a model."""
+        self._clones = clones
+        with keras.StatelessScope(initialize_variables=False):
+            pattern = clone_optimizer(model.optimizer)
+            inner = inner_optimizer(pattern)
+            with keras_adapter.recorded_slots(inner) as recorded:
+                pattern.build(model.trainable_variables)
+        position = {id(v): i for i, v in enumerate(model.trainable_variables)}
+        kinds: dict[int, int] = {}
+        self._slot_of: dict[int, tuple[int, int]] = {}
+        for reference, slot in recorded:
+            index = position[id(reference)]
+            self._slot_of[id(slot)] = (index, kinds.get(index, 0))
+            kinds[index] = kinds.get(index, 0) + 1
+        self._outer = pattern
+        self._inner = inner
+
+    def writer(self, is_inner: bool) -> Any:
+        """Return a `save_own_variables(self, store)` for the outer or the inner optimizer."""
+
+        def save_own_variables(optimizer: Any, store: Any) -> None:
+            del optimizer
+            for name, value in self.values(is_inner):
+                store[name] = value
+
+        return save_own_variables
+
+    def values(self, is_inner: bool) -> Iterator[tuple[str, np.ndarray]]:
+        """Yield ("0", value), ("1", value), ... as Keras' `save_own_variables` names them."""
+        pattern = self._inner if is_inner else self._outer
+        clone = self._clones[0]
+        own = clone.inner if is_inner else clone.optimizer
+        slot_ids = {id(slot.variable) for slot in clone.slots}
+        scalars = iter([v for v in own.variables if id(v) not in slot_ids])
+        for number, variable in enumerate(pattern.variables):
+            if id(variable) in self._slot_of:
+                yield str(number), self._slot_value(*self._slot_of[id(variable)])
+            else:
+                yield str(number), to_numpy(next(scalars))
+
+    def _slot_value(self, variable_index: int, kind: int) -> np.ndarray:
+        for clone in self._clones:
+            for slot in clone.slots:
+                bucket = clone.layout.buckets[slot.bucket_index]
+                if slot.kind != kind:
+                    continue
+                for member in bucket.members:
+                    if member.variable_index == variable_index:
+                        value = to_numpy(slot.variable)
+                        if not bucket.is_flat:
+                            return value
+                        part = value[member.offset : member.offset + member.size]
+                        return part.reshape(member.shape)
+        raise AssertionError(f"no slot {kind} for variable {variable_index}")

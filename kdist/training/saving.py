@@ -1,0 +1,65 @@
+"""Writing and reading models: `model.keras`, weights to start from, exports."""
+
+import os
+from pathlib import Path
+
+import keras
+
+from kdist.distribute.inner_loop import Store
+from kdist.distribute.structure import first_lines
+from kdist.errors import ConfigError, EnvironmentFault
+from kdist.training.optimizer_view import OptimizerView
+
+
+def save_model(model: keras.Model, store: Store, view: OptimizerView, path: Path) -> None:
+    """Write `model.keras` whole or not at all; the chief calls it.
+
+    Raises:
+        EnvironmentFault: If the file cannot be written.
+    """
+    store.write_to_model()
+    view.pull()
+    unfinished = path.with_name(f".{path.stem}.{os.getpid()}.keras")
+    try:
+        with view.saves_state():
+            model.save(unfinished)
+        os.replace(unfinished, path)
+    except OSError as error:
+        raise EnvironmentFault(f"The model cannot be written to {path}: {error}") from error
+    finally:
+        unfinished.unlink(missing_ok=True)
+
+
+def load_model(path: Path) -> keras.Model:
+    """Return the model of a run folder or a `.keras` file.
+
+    Raises:
+        ConfigError: If there is none, or it cannot be read.
+    """
+    file = path / "model.keras" if path.is_dir() else path
+    if not file.is_file():
+        raise ConfigError(f"run={path} holds no model: {file} does not exist. Name a finished run.")
+    try:
+        return keras.saving.load_model(file)
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise ConfigError(f"{file} cannot be read as a Keras model: {first_lines(error)}") from error
+
+
+def start_from(model: keras.Model, path: Path) -> None:
+    """Give a model the weights of a run, a `.keras` file or a weights file (`init_from`).
+
+    Raises:
+        ConfigError: If the file is missing or its weights do not fit.
+    """
+    file = path / "model.keras" if path.is_dir() else path
+    if not file.is_file():
+        raise ConfigError(f"init_from={path} does not exist. Name a run folder or a weights file.")
+    try:
+        if file.suffix == ".keras":
+            model.set_weights(keras.saving.load_model(file, compile=False).get_weights())
+        else:
+            model.load_weights(file)
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise ConfigError(
+            f"The weights of init_from={path} do not fit the model: {first_lines(error)}"
+        ) from error
