@@ -1,1 +1,53 @@
-"""The command line: Hydra, the environment and exit codes."""
+"""The command line: Hydra, the environment and exit codes.
+
+What only answers (`--help`, `--version`) imports no Hydra, and nothing here imports TensorFlow
+unless this process is itself a task.
+"""
+
+import os
+import sys
+from collections.abc import Sequence
+from typing import NoReturn
+
+import kdist
+from kdist.cli.arguments import CommandLine, parse
+from kdist.cli.groups import conf_folder, options_of_groups
+from kdist.cli.help_text import help_text
+from kdist.cli.reporting import report
+from kdist.errors import KdistError
+
+_INTERRUPTED = 130
+
+
+def main(argv: Sequence[str]) -> int:
+    """Do what the command line says; return the exit code (see `--help`)."""
+    try:
+        return _dispatch(parse(argv))
+    except KdistError as error:
+        return report(error, is_debug="debug=true" in (entry.lower() for entry in argv))
+    except KeyboardInterrupt:
+        sys.stderr.write("Stopped.\n")
+        return _INTERRUPTED
+
+
+def console_main() -> NoReturn:
+    """Run the command line of this process and exit."""
+    sys.exit(main(sys.argv[1:]))
+
+
+def _dispatch(line: CommandLine) -> int:
+    if line.wants_help:
+        folders = [conf_folder(), *([line.config_dir] if line.config_dir else [])]
+        sys.stdout.write(help_text(options_of_groups(*folders)))
+        return 0
+    if line.wants_version:
+        sys.stdout.write(f"kdist {kdist.__version__}\n")
+        return 0
+    if line.is_sweep or line.hydra_flags:
+        from kdist.cli.sweep import run_hydra
+
+        return run_hydra(line)
+    from kdist.cli.composition import compose_run
+    from kdist.cli.run import run
+
+    return run(compose_run(line), os.environ)

@@ -23,7 +23,11 @@ class Choice:
 
 
 def choose_strategy(
-    configured: str | None, membership: Membership | None, num_accelerators: int
+    configured: str | None,
+    membership: Membership | None,
+    num_accelerators: int,
+    *,
+    num_devices: int | None = None,
 ) -> Choice:
     """Return the strategy to use: the configured one, else what the cluster or machine suggests.
 
@@ -31,6 +35,7 @@ def choose_strategy(
         configured: `strategy.name`, or `None` where the user left the choice to kdist.
         membership: What TF_CONFIG says, if it is set.
         num_accelerators: Accelerators of this machine that the run may use.
+        num_devices: `strategy.devices`, where the user asked for a number.
     """
     if configured is not None:
         return Choice(configured, "as configured")
@@ -40,7 +45,9 @@ def choose_strategy(
             return Choice("ps", f"TF_CONFIG lists {_counts(spec)}")
         if spec.is_distributed:
             return Choice("multiworker", f"TF_CONFIG lists {_counts(spec)}")
-    if num_accelerators > 1:
+    if (num_devices or 1) > 1:
+        return Choice("mirrored", f"strategy.devices={num_devices}")
+    if num_accelerators > 1 and num_devices is None:
         return Choice("mirrored", f"this machine has {num_accelerators} accelerators")
     found = "one accelerator" if num_accelerators else "no accelerator"
     return Choice("single", f"this machine has {found} and TF_CONFIG names no other task")

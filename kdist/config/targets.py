@@ -120,7 +120,7 @@ def bind_target(
     if missing:
         raise ConfigError(
             f"{path} needs {', '.join(missing)}. Received: {_shown(arguments)}. "
-            f"Add {' '.join(f'++{key}.{name}=...' for name in missing)}."
+            f"Add {' '.join(_assignment(key, name, own) for name in missing)}."
         )
     dropped = tuple(f"{key}.{name}" for name in refused)
     return BoundTarget(key=key, path=path, function=function, arguments=arguments, dropped=dropped)
@@ -181,6 +181,10 @@ def _parameters(function: Callable[..., Any]) -> tuple[list[str], bool, list[str
     takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters)
     needs = [parameter.name for parameter in named if parameter.default is parameter.empty]
     return [parameter.name for parameter in named], takes_any, needs
+
+
+def _assignment(key: str, name: str, own: Mapping[str, Any]) -> str:
+    return f"{key}.{name}=..." if name in own else f"++{key}.{name}=..."
 
 
 def _is_typed(key: str, typed_keys: Collection[str]) -> bool:
