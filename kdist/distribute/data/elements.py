@@ -11,7 +11,7 @@ from kdist.distribute.data.class_weights import (
     class_weight_rows_op,
     combined,
 )
-from kdist.distribute.data.nests import map_named, named_leaves, split_part
+from kdist.distribute.data.nests import is_always_nest, map_named, named_leaves, split_part
 from kdist.distribute.data.source import map_plain
 from kdist.distribute.shares import WorkerShare, worker_block_op
 from kdist.errors import ConfigError
@@ -27,7 +27,7 @@ def element_specs(dataset: tf.data.Dataset, key: str) -> Any:
     parts = spec if isinstance(spec, tuple) and type(spec) is tuple else (spec,)
     parts = tuple(None if _is_none(part) else part for part in parts)
     x, y, sample_weight = split_part(parts, f"An element of {key}")
-    for name, leaf in named_leaves((x, y, sample_weight), f"{key} element"):
+    for name, leaf in _named_parts(x, y, sample_weight, key):
         if not isinstance(leaf, tf.TensorSpec):
             raise ConfigError(
                 f"{name} must be a dense tensor. Received: {type(leaf).__name__}. "
@@ -74,8 +74,8 @@ def standard_elements(
         parts = element if num_parts else element[:1]
         parts = tuple(None if _is_none(part) else part for part in parts)
         x, y, sample_weight = split_part(parts, key)
-        x, y = (map_named(_as_floatx, part, key) for part in (x, y))
-        sample_weight = map_named(_as_weight, sample_weight, key)
+        x, y = (map_named(_as_floatx, part, key, is_always_nest) for part in (x, y))
+        sample_weight = map_named(_as_weight, sample_weight, key, is_always_nest)
         if class_weight is not None and batched:
             sample_weight = combined(class_weight_rows_op(y, class_weight), sample_weight)
         return x, y, sample_weight
@@ -117,6 +117,14 @@ def row_bytes(specs: Any) -> int | None:
             return None
         total += spec.shape.num_elements() * spec.dtype.size
     return total
+
+
+def _named_parts(x: Any, y: Any, sample_weight: Any, key: str) -> list[tuple[str, Any]]:
+    return [
+        *named_leaves(x, f"{key} x"),
+        *named_leaves(y, f"{key} y"),
+        *named_leaves(sample_weight, f"{key} sample_weight"),
+    ]
 
 
 def _is_none(value: Any) -> bool:

@@ -37,24 +37,45 @@ def split_part(part: Any, key: str) -> tuple[Any, Any, Any]:
     return x, () if y is None else y, () if sample_weight is None else sample_weight
 
 
-def map_named(convert: Callable[[Any, str], Any], value: Any, name: str) -> Any:
-    """Apply `convert(leaf, name)` to every leaf; lists of arrays become tuples, as in Keras.
+def holds_arrays(value: tuple | list) -> bool:
+    """Return whether a list or tuple is a nest of arrays; a list of numbers is an array."""
+    return all(map(_is_nest_item, value))
 
-    A list or tuple is a nest only if it holds arrays or nests; a list of numbers is an array.
+
+def map_named(
+    convert: Callable[[Any, str], Any],
+    value: Any,
+    name: str,
+    is_nest: Callable[[tuple | list], bool] = holds_arrays,
+) -> Any:
+    """Apply `convert(leaf, name)` to every leaf; nested lists become tuples, as in Keras.
+
+    Args:
+        convert: What to apply.
+        value: A nest.
+        name: What to call it in messages; leaves get it with their keys.
+        is_nest: Whether a list or tuple is a nest, and no leaf.
     """
     if isinstance(value, Mapping):
-        return {k: map_named(convert, value[k], f"{name}[{k!r}]") for k in value}
-    if isinstance(value, tuple | list) and all(map(_is_nest_item, value)):
-        items = (map_named(convert, item, f"{name}[{i}]") for i, item in enumerate(value))
-        return tuple(items)
+        return {k: map_named(convert, value[k], f"{name}[{k!r}]", is_nest) for k in value}
+    if isinstance(value, tuple | list) and is_nest(value):
+        return tuple(
+            map_named(convert, item, f"{name}[{i}]", is_nest) for i, item in enumerate(value)
+        )
     return convert(value, name)
 
 
 def named_leaves(value: Any, name: str) -> list[tuple[str, Any]]:
-    """Return `(name, leaf)` for every leaf of a nest, in order."""
+    """Return `(name, leaf)` for every leaf of a nest of arrays or specs, in order."""
     found: list[tuple[str, Any]] = []
-    map_named(lambda leaf, leaf_name: found.append((leaf_name, leaf)), value, name)
+    collect = lambda leaf, leaf_name: found.append((leaf_name, leaf))  # noqa: E731
+    map_named(collect, value, name, is_nest=is_always_nest)
     return found
+
+
+def is_always_nest(_: tuple | list) -> bool:
+    """Return `True`: in TensorFlow's structures every tuple is a nest."""
+    return True
 
 
 def as_array(value: Any, name: str, *, strings: bool = True) -> np.ndarray:
