@@ -1,6 +1,6 @@
 """From the command line to one configuration tree, by Hydra's compose API."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -53,7 +53,7 @@ def compose_run(line: CommandLine) -> Composition:
     parsed = parse_overrides(overrides)
     return Composition(
         tree=without_hydra(tree),
-        typed_keys=typed_keys(parsed, groups),
+        typed_keys=typed_keys(parsed),
         run_dir=run_dir,
         is_default_dir=not any(found.key_or_group == "hydra.run.dir" for found in parsed),
     )
@@ -106,14 +106,16 @@ def parse_overrides(overrides: Sequence[str]) -> list[Override]:
     return parsed
 
 
-def typed_keys(overrides: Sequence[Override], groups: Collection[str]) -> tuple[str, ...]:
-    """Return the dotted keys whose values were typed, those inside typed mappings included."""
+def typed_keys(overrides: Sequence[Override]) -> tuple[str, ...]:
+    """Return the dotted keys whose values were typed, those inside typed mappings included.
+
+    A group that was chosen counts as the key of its name.
+    """
     keys: list[str] = []
     for override in overrides:
-        key, value = override.key_or_group, override.value()
-        is_choice = key in groups and not isinstance(value, dict)
-        if not override.is_delete() and not is_choice and not key.startswith("hydra"):
-            keys += _leaves(key, value)
+        key = override.key_or_group
+        if not override.is_delete() and not key.startswith("hydra"):
+            keys += _leaves(key, override.value())
     return tuple(dict.fromkeys(keys))
 
 

@@ -49,7 +49,7 @@ def run_hydra(line: CommandLine) -> int:
     exit_codes: list[int] = []
 
     def job(tree: DictConfig) -> int:
-        exit_code = _run_job(tree, groups)
+        exit_code = _run_job(tree)
         exit_codes.append(exit_code)
         if exit_code in _STOPPED:
             raise SystemExit(exit_code)
@@ -64,14 +64,14 @@ def run_hydra(line: CommandLine) -> int:
     return 1 if any(exit_codes) else 0
 
 
-def _run_job(tree: DictConfig, groups: object) -> int:
+def _run_job(tree: DictConfig) -> int:
     """Run one job of a sweep; report what is wrong with it and return its exit code."""
     settings = HydraConfig.get()
     run_dir = Path(settings.runtime.output_dir)
     overrides = parse_overrides(list(settings.overrides.task))
     composition = Composition(
         tree=without_hydra(tree),
-        typed_keys=typed_keys(overrides, list(groups)),  # type: ignore[call-overload]
+        typed_keys=typed_keys(overrides),
         run_dir=run_dir,
         is_default_dir=False,
     )

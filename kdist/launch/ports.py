@@ -23,10 +23,11 @@ def find_free_ports(host: str, num_ports: int) -> tuple[int, ...]:
                 for _ in range(num_ports)
             ]
         except OSError as error:
+            number = error.errno or 0
+            reason = os.strerror(number) if number > 0 else error
             raise EnvironmentFault(
-                f"This machine cannot serve on cluster.host. Received: {host} "
-                f"({os.strerror(error.errno) if error.errno else error}). Use an address of this machine, as in "
-                "cluster.host=127.0.0.1."
+                f"This machine cannot serve on cluster.host. Received: {host} ({reason}). Use an "
+                "address of this machine, as in cluster.host=127.0.0.1."
             ) from error
         return tuple(listener.getsockname()[1] for listener in listeners)
 

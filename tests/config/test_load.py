@@ -1,0 +1,90 @@
+"""The one gate: what a configuration may hold, and how a fault is named."""
+
+import pytest
+
+from kdist import config
+from kdist.config.schema import Config, TargetConfig
+from kdist.errors import ConfigError
+
+
+def test_nothing_given_means_the_defaults():
+    assert config.load({}) == Config()
+
+
+def test_sections_with_a_target_keep_its_arguments_apart():
+    loaded = config.load(
+        {
+            "data": {"_target_": "my.load", "batch_size": 8, "fraction": 0.5},
+            "callbacks": {"stop": {"_target_": "my.Stop", "patience": 3}, "off": None},
+        }
+    )
+    assert loaded.data.target == "my.load"
+    assert loaded.data.batch_size == 8
+    assert loaded.data.arguments == {"fraction": 0.5}
+    assert loaded.callbacks == {"stop": TargetConfig(target="my.Stop", arguments={"patience": 3})}
+
+
+@pytest.mark.parametrize(
+    ("content", "key", "value"),
+    [
+        ({"epochs": "12"}, "epochs", 12),
+        ({"max_steps": 1e5}, "max_steps", 100_000),
+        ({"verbose": "yes"}, "verbose", True),
+        ({"debug": "Off"}, "debug", False),
+        ({"run": 20}, "run", "20"),
+        ({"class_weight": {0: 1, "1": 2.5}}, "class_weight", {0: 1.0, 1: 2.5}),
+        ({"callbacks": None}, "callbacks", {}),
+        ({"metrics": None}, "metrics", []),
+        ({"metrics": "accuracy"}, "metrics", ["accuracy"]),
+        ({"metrics": {"_target_": "my.M"}}, "metrics", [{"_target_": "my.M"}]),
+        ({"metrics": {"out": ["mse"]}}, "metrics", {"out": ["mse"]}),
+        ({"optimizer": None}, "optimizer", None),
+    ],
+)
+def test_values_are_read_as_users_write_them(content, key, value):
+    assert getattr(config.load(content), key) == value
+
+
+@pytest.mark.parametrize(
+    ("content", "named", "shown"),
+    [
+        ({"epochz": 3}, "epochz", "Did you mean epochs?"),
+        ({"resume": "auto"}, "resume", "--cfg job"),
+        ({"strategy": {"nam": "ps"}}, "strategy.nam", "strategy.name"),
+        ({"strategy": "ps"}, "strategy must be a mapping", "'ps'"),
+        ({"epochs": "many"}, "epochs must be a whole number", "'many'"),
+        ({"epochs": 1.5}, "epochs must be a whole number", "1.5"),
+        ({"epochs": True}, "epochs must be a whole number", "True"),
+        ({"epochs": None}, "epochs must be a whole number", "None"),
+        ({"max_steps": float("inf")}, "max_steps", "inf"),
+        ({"verbose": 1}, "verbose must be true or false", "1"),
+        ({"run": True}, "run must be a text", "without quotes"),
+        ({"callbacks": ["x"]}, "callbacks", "['x']"),
+        ({"callbacks": {"stop": "x"}}, "callbacks.stop", "'x'"),
+        ({"callbacks": {"stop": {"patience": 1}}}, "callbacks.stop._target_", "missing"),
+        ({"class_weight": {"cat": 1.0}}, "class_weight", "'cat'"),
+        ({"class_weight": {0: "heavy"}}, "class_weight.0", "'heavy'"),
+        ({"class_weight": {-1: 1.0}}, "class_weight", "-1"),
+        ({"class_weight": {0: -1.0}}, "class_weight", "-1.0"),
+        ({"metrics": 3}, "metrics must be a list", "3"),
+        ({"command": "fit"}, "command", "fit"),
+        ({"epochs": 0}, "epochs must be at least 1", "0"),
+        ({"data": {"batch_size": 0}}, "data.batch_size must be at least 1", "0"),
+        ({"seed": -1}, "seed", "-1"),
+        ({"steps_per_execution": 0}, "steps_per_execution", "0"),
+        ({"cluster": {"start_timeout_s": 0}}, "cluster.start_timeout_s", "0"),
+        ({"cluster": {"start_timeout_s": float("nan")}}, "cluster.start_timeout_s", "nan"),
+        ({"strategy": {"name": "tpu"}}, "strategy.name", "tpu"),
+        ({"strategy": {"collective": "mpi"}}, "strategy.collective", "mpi"),
+        ({"strategy": {"update": "sync"}}, "strategy.update", "no strategy"),
+        ({"strategy": {"name": "ps", "update": "sync"}}, "strategy.update", "not available yet"),
+        ({"strategy": {"name": "ps", "devices": 2}}, "strategy.devices", "2"),
+        ({"command": "evaluate"}, "command=evaluate", "run=None"),
+        ({"command": "predict", "run": "r"}, "data.path", "None"),
+    ],
+)
+def test_a_fault_is_named_by_its_key_and_value(content, named, shown):
+    with pytest.raises(ConfigError) as caught:
+        config.load(content)
+    assert named in str(caught.value)
+    assert shown in str(caught.value)
