@@ -66,7 +66,9 @@ def loss_entries(model: keras.Model) -> tuple[LossEntry, ...]:
 
 
 @contextlib.contextmanager
-def replaced_losses(model: keras.Model, replacements: Sequence[Callable[..., Any]]) -> Iterator[None]:
+def replaced_losses(
+    model: keras.Model, replacements: Sequence[Callable[..., Any]]
+) -> Iterator[None]:
     """Let the compiled loss call `replacements` in place of its losses, in the same order.
 
     Only this model object is touched, and only inside the block: this is how a loss is scaled by a

@@ -1,0 +1,172 @@
+"""Builds what the user's configuration names: data, model, optimizer, losses, callbacks."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import keras
+
+from kdist.config.schema import Config, TargetConfig
+from kdist.config.targets import bind_target, resolve
+from kdist.distribute.data import DataSettings, make_source
+from kdist.distribute.data.source import BatchSource
+from kdist.distribute.shares import WorkerShare
+from kdist.errors import ConfigError
+
+Objects = Mapping[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sources:
+    """The parts of the data, and what a user should know about them."""
+
+    train: BatchSource
+    validation: BatchSource | None
+    notes: tuple[str, ...] = ()
+
+
+class Builder:
+    """Calls the targets of one configuration; each method may be called once."""
+
+    def __init__(self, config: Config, typed_keys: Sequence[str], objects: Objects | None = None):
+        """Remember the configuration.
+
+        Args:
+            config: The checked configuration.
+            typed_keys: Dotted keys that the user typed.
+            objects: Live functions that take the place of `_target_`s (`kdist.fit`).
+        """
+        self._config = config
+        self._typed = tuple(typed_keys)
+        self._objects = objects or {}
+        self.notes: list[str] = []
+
+    def data(self, share: WorkerShare) -> Sources:
+        """Call the data function and check what it returns.
+
+        Raises:
+            ConfigError: If it returns no parts, or a part cannot be trained on.
+        """
+        config = self._config
+        parts = self._call("make_data", "data", config.data, extra={"seed": config.seed})
+        if not isinstance(parts, Mapping) or "train" not in parts:
+            raise ConfigError(
+                'The data function must return a mapping with a "train" part (and "validation"). '
+                f"Received: {type(parts).__name__}"
+                + (f" with {', '.join(map(str, parts))}." if isinstance(parts, Mapping) else ".")
+            )
+        data = config.data
+        settings = DataSettings(
+            batch_size=data.batch_size,
+            shuffle=data.shuffle,
+            seed=(config.seed or 0) if data.seed is None else data.seed,
+            cache_bytes=data.cache_bytes,
+            steps_per_epoch=config.steps_per_epoch or config.limit_batches,
+            share=share,
+        )
+        train = make_source(
+            parts["train"], settings=settings, class_weight=config.class_weight, key="data.train"
+        )
+        validation = None
+        if parts.get("validation") is not None:
+            validation = make_source(
+                parts["validation"],
+                settings=DataSettings(
+                    batch_size=data.validation_batch_size or data.batch_size,
+                    shuffle=False,
+                    cache_bytes=data.cache_bytes,
+                    steps_per_epoch=config.limit_batches,
+                ),
+                key="data.validation",
+            )
+        notes = [*train.warnings, *(validation.warnings if validation else ())]
+        return Sources(train=train, validation=validation, notes=tuple(notes))
+
+    def model(self) -> keras.Model:
+        """Call the model function; compile what comes uncompiled.
+
+        Raises:
+            ConfigError: If it returns no model, or a compiled model meets typed overrides.
+        """
+        config = self._config
+        model = self._call("build_model", "model", config.model, extra={"seed": config.seed})
+        if not isinstance(model, keras.Model):
+            raise ConfigError(
+                f"model._target_ must return a keras.Model. Received: {type(model).__name__}. "
+                "Models of tf_keras (TF_USE_LEGACY_KERAS) are not Keras 3 models."
+            )
+        if not model.compiled:
+            self._compile(model)
+            return model
+        clashing = [key for key in self._typed if key.split(".")[0] in ("optimizer", "loss", "metrics")]
+        if clashing:
+            raise ConfigError(
+                "The model function returns a compiled model, which keeps its optimizer, loss and "
+                f"metrics. Received: {', '.join(clashing)}. Return it uncompiled, or change the "
+                "function."
+            )
+        if model.optimizer is None:
+            raise ConfigError(
+                "The model was compiled without an optimizer. Give compile() one, or return the "
+                "model uncompiled."
+            )
+        return model
+
+    def callbacks(self) -> list[keras.callbacks.Callback]:
+        """Make the callbacks, in the order of their names in the configuration.
+
+        Raises:
+            ConfigError: If one is no Keras callback.
+        """
+        made = list(self._objects.get("callbacks", ()))
+        for name, section in self._config.callbacks.items():
+            callback = self._call(None, f"callbacks.{name}", section)
+            if not isinstance(callback, keras.callbacks.Callback):
+                raise ConfigError(
+                    f"callbacks.{name}._target_ must make a keras.callbacks.Callback. "
+                    f"Received: {type(callback).__name__}."
+                )
+            made.append(callback)
+        return made
+
+    def _compile(self, model: keras.Model) -> None:
+        config = self._config
+        optimizer = "adam"
+        if "optimizer" in self._objects:
+            optimizer = self._objects["optimizer"]
+        elif config.optimizer is not None and config.optimizer.target is not None:
+            optimizer = self._call(None, "optimizer", _with_float_rate(config.optimizer))
+        loss = self._objects.get("loss", resolve("loss", config.loss))
+        metrics = self._objects.get("metrics", resolve("metrics", config.metrics))
+        try:
+            model.compile(optimizer=optimizer, loss=loss, metrics=metrics or None)
+        except (ValueError, TypeError) as error:
+            raise ConfigError(
+                f"The model cannot be compiled: {error} Received: optimizer={optimizer}, "
+                f"loss={config.loss}, metrics={config.metrics}."
+            ) from error
+
+    def _call(
+        self,
+        object_name: str | None,
+        key: str,
+        section: TargetConfig,
+        extra: Mapping[str, Any] | None = None,
+    ) -> Any:
+        function: Callable[[], Any] | None = self._objects.get(object_name or "")
+        if function is not None:
+            return function()
+        bound = bind_target(key, section, typed_keys=self._typed, extra=extra)
+        if bound.dropped:
+            self.notes.append(f"{bound.path} does not take {', '.join(bound.dropped)}: left out.")
+        return bound.call()
+
+
+def _with_float_rate(section: TargetConfig) -> TargetConfig:
+    """Let `learning_rate=1` mean 1.0; Keras wants a float."""
+    rate = section.arguments.get("learning_rate")
+    if not isinstance(rate, int) or isinstance(rate, bool):
+        return section
+    return TargetConfig(
+        target=section.target, arguments={**section.arguments, "learning_rate": float(rate)}
+    )

@@ -1,0 +1,209 @@
+"""This task's ties to the others: coming together, agreeing, noticing losses, ending."""
+
+import os
+import sys
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+from kdist.cluster.control import ControlChief, ControlPeer
+from kdist.cluster.spec import ClusterSpec
+from kdist.cluster.task import Task, TaskType
+from kdist.cluster.traits import StrategyTraits
+from kdist.config.schema import Config
+from kdist.errors import KdistError, PeerLostError, TrainingError
+from kdist.training.peers import Alone, Decision, Peers
+
+# How long TensorFlow may take to notice a lost peer by itself before this process gives up.
+STUCK_S = 30.0
+DECISION_DEADLINE_S = 24 * 3600.0
+FINISH_DEADLINE_S = 60.0
+
+
+class ClusterLink(Peers, Protocol):
+    """The ties of one task for its whole life."""
+
+    num_workers_lost: int
+
+    def join(self) -> None:
+        """Wait until every task is there."""
+        ...
+
+    def leave(self, exit_code: int) -> None:
+        """Leave when nobody needs this task any more; the chief tells all how the run ended."""
+        ...
+
+
+class NoCluster(Alone):
+    """A run of one task."""
+
+    num_workers_lost = 0
+
+    def join(self) -> None:
+        """Nobody to wait for."""
+
+    def leave(self, exit_code: int) -> None:
+        """Nobody to tell."""
+
+
+class ChiefLink:
+    """The chief's ties: decides for all."""
+
+    is_chief = True
+
+    def __init__(
+        self,
+        config: Config,
+        flat: Mapping[str, Any],
+        traits: StrategyTraits,
+        spec: ClusterSpec,
+        on_event: Callable[[str, Task], None],
+        give_up: Callable[[KdistError], None],
+    ):
+        """Prepare the channel; `join` opens it.
+
+        Args:
+            config: The checked configuration.
+            flat: The configuration as flat keys, compared over all tasks.
+            traits: Of the mode.
+            spec: The cluster.
+            on_event: Told of "task_lost" and "task_rejoined", on the channel's thread.
+            give_up: Ends this process when a needed task is lost and TensorFlow does not notice.
+        """
+        self._traits = traits
+        self._spec = spec
+        self._on_event = on_event
+        self._give_up = give_up
+        self._error: KdistError | None = None
+        self._is_over = False
+        self.num_workers_lost = 0
+        can_rejoin = {TaskType.WORKER} if traits.needs_coordinator else set()
+        self._control = ControlChief(
+            spec,
+            flat,
+            start_timeout_s=config.cluster.start_timeout_s,
+            lost_timeout_s=config.cluster.chief_lost_timeout_s,
+            say=_say,
+            key=config.cluster.key,
+            rejoins=can_rejoin,
+            on_lost=self._lose,
+            on_rejoined=lambda task: on_event("task_rejoined", task),
+        )
+
+    def join(self) -> None:
+        """Wait until every task is there, then let all start their TensorFlow servers."""
+        self._control.rendezvous()
+
+    def agree(self, decision: Decision) -> Decision:
+        """Tell every training task."""
+        if len(self._traits.trains_on) > 1:
+            self._control.broadcast(dict(decision))
+        return decision
+
+    def check(self) -> None:
+        """Raise if a task is lost that training cannot do without."""
+        if self._error is not None:
+            raise self._error
+
+    def leave(self, exit_code: int) -> None:
+        """Wait for the others to finish (if all went well), then tell how the run ended."""
+        self._is_over = True
+        try:
+            if exit_code == 0 and len(self._traits.trains_on) > 1:
+                self._control.wait_finished(FINISH_DEADLINE_S)
+        finally:
+            self._control.done(exit_code)
+
+    def _lose(self, task: Task) -> None:
+        if self._is_over:
+            return
+        self.num_workers_lost += task.type is TaskType.WORKER
+        self._on_event("task_lost", task)
+        if self._traits.needs_coordinator and task.type is TaskType.WORKER:
+            return
+        self._error = PeerLostError(f"{task} ({self._spec.address(task)}) was lost.")
+        _later(STUCK_S, lambda: self._is_over or self._give_up(self._error))
+
+
+class PeerLink:
+    """The ties of every other task: obeys the chief."""
+
+    is_chief = False
+    num_workers_lost = 0
+
+    def __init__(
+        self,
+        config: Config,
+        flat: Mapping[str, Any],
+        spec: ClusterSpec,
+        task: Task,
+        give_up: Callable[[KdistError], None],
+    ):
+        """Prepare the channel; see `ChiefLink`."""
+        self._give_up = give_up
+        self._error: KdistError | None = None
+        self._is_over = False
+        self._control = ControlPeer(
+            spec,
+            task,
+            flat,
+            start_timeout_s=config.cluster.start_timeout_s,
+            chief_lost_timeout_s=config.cluster.chief_lost_timeout_s,
+            say=_say,
+            key=config.cluster.key,
+            on_lost=self._lose,
+            on_ended=self._ended,
+        )
+
+    def join(self) -> None:
+        """Wait for the chief's call and its go."""
+        self._control.rendezvous()
+
+    def agree(self, decision: Decision) -> Decision:
+        """Return the chief's decision."""
+        return self._control.receive_decision(DECISION_DEADLINE_S)
+
+    def check(self) -> None:
+        """Raise if the chief is gone."""
+        if self._error is not None:
+            raise self._error
+
+    def wait_done(self) -> int:
+        """Lend this process to the run until the chief ends it; return the chief's exit code."""
+        return self._control.wait_done()
+
+    def leave(self, exit_code: int) -> None:
+        """Say that this task is finished, and wait for the chief's last word."""
+        if exit_code == 0:
+            self._control.finished()
+            self._control.wait_done()
+        self._is_over = True
+        self._control.close()
+
+    def _lose(self, error: PeerLostError) -> None:
+        if not self._is_over:
+            self._error = error
+            self._give_up(error)
+
+    def _ended(self, exit_code: int) -> None:
+        if exit_code != 0 and not self._is_over:
+            self._error = TrainingError(f"The chief ended the run with exit code {exit_code}.")
+            _later(STUCK_S, lambda: self._is_over or self._give_up(self._error))
+
+
+def end_process(exit_code: int) -> None:
+    """End this process now, whatever TensorFlow is waiting for; output is flushed first."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(exit_code)
+
+
+def _later(delay_s: float, action: Callable[[], Any]) -> None:
+    timer = threading.Timer(delay_s, action)
+    timer.daemon = True
+    timer.start()
+
+
+def _say(line: str) -> None:
+    sys.stderr.write(line + "\n")
+    sys.stderr.flush()

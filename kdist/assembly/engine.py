@@ -1,0 +1,157 @@
+"""Puts model, data and strategy together into the inner loop of a mode."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from kdist.cluster.traits import StrategyTraits
+from kdist.config.schema import Config
+from kdist.distribute import keras_adapter
+from kdist.distribute.coordinator_loop import CoordinatorLoop
+from kdist.distribute.data.source import BatchSource
+from kdist.distribute.inner_loop import InnerLoop
+from kdist.distribute.layout import BucketLayout, VariableInfo, plan_buckets
+from kdist.distribute.optimizer import can_flatten, inner_optimizer
+from kdist.distribute.probe import probe_training_step, refuse_custom_steps
+from kdist.distribute.separability import check_separable
+from kdist.distribute.shares import WorkerShare
+from kdist.distribute.structure import ModelStructure, analyse, build_on_batch
+from kdist.distribute.sync_loop import SyncLoop
+from kdist.errors import ConfigError
+
+ROWS_TO_BUILD_ON = 4
+
+
+@dataclass(frozen=True, kw_only=True)
+class Engine:
+    """What trains: the loop and what it was made of."""
+
+    loop: InnerLoop
+    structure: ModelStructure
+    layout: BucketLayout
+    notes: tuple[str, ...]
+
+
+def make_engine(
+    config: Config,
+    traits: StrategyTraits,
+    strategy: tf.distribute.Strategy,
+    model: keras.Model,
+    source: BatchSource,
+    *,
+    share: WorkerShare,
+    num_servers: int,
+    num_workers: int,
+    check_cluster: Callable[[], None],
+    after_build: Callable[[keras.Model], None] = lambda model: None,
+) -> Engine:
+    """Build the model on the data, check that it can be trained exactly, and make its loop.
+
+    Args:
+        config: The checked configuration.
+        traits: Of the mode.
+        strategy: From `make_strategy`.
+        model: A compiled model.
+        source: The training data.
+        share: This worker's position (synchronous modes).
+        num_servers: Parameter servers; 0 for none.
+        num_workers: Workers that compute.
+        check_cluster: Raises when waiting for workers has no sense any more.
+        after_build: Called with the built model, before the store takes its values.
+
+    Raises:
+        ConfigError: If model and data do not fit, or the mode cannot train the model exactly.
+    """
+    num_replicas = share.num_replicas if not traits.needs_coordinator else num_workers
+    x, y, sample_weight = source.first_batch(ROWS_TO_BUILD_ON)
+    weights = None if _is_empty(sample_weight) else sample_weight
+    y_pred = build_on_batch(model, x, y, weights)
+    after_build(model)
+    refuse_custom_steps(
+        model, num_replicas=num_replicas, allowed=config.strategy.allow_custom_train_step
+    )
+    carries_seeds = num_replicas == 1 and not traits.needs_coordinator and not config.jit_compile
+    structure = analyse(model, y_pred, carries_seeds=carries_seeds)
+    probe_training_step(structure, source.element_spec)
+    _refuse_integer_states(structure, traits)
+    notes = check_separable(
+        structure, x, y, weights, y_pred, splits_batches=share.num_replicas > 1
+    )
+    if structure.has_synchronized_layers and config.jit_compile and num_replicas > 1:
+        raise ConfigError(
+            "jit_compile=true cannot compile BatchNormalization(synchronized=True), whose sums "
+            f"cross {num_replicas} replicas. Use jit_compile=false or synchronized=False."
+        )
+    layout = plan_buckets(
+        _variable_infos(structure),
+        can_flatten=can_flatten(model.optimizer),
+        num_servers=max(1, num_servers),
+        placement=config.strategy.placement,
+    )
+    if traits.needs_coordinator:
+        loop: InnerLoop = CoordinatorLoop(
+            strategy,
+            structure,
+            layout,
+            source=source,
+            num_workers=num_workers,
+            jit_compile=config.jit_compile,
+            check_cluster=check_cluster,
+        )
+    else:
+        loop = SyncLoop(
+            strategy,
+            structure,
+            layout,
+            share=share,
+            source=source,
+            jit_compile=config.jit_compile,
+        )
+    notes = [*notes, *_normalization_notes(model, num_replicas)]
+    return Engine(loop=loop, structure=structure, layout=layout, notes=tuple(notes))
+
+
+def _variable_infos(structure: ModelStructure) -> list[VariableInfo]:
+    optimizer = inner_optimizer(structure.model.optimizer)
+    return [
+        VariableInfo(
+            index=index,
+            path=variable.path,
+            shape=tuple(int(size) for size in variable.shape),
+            dtype=str(variable.dtype),
+            item_bytes=tf.as_dtype(variable.dtype).size,
+            needs_own_bucket=variable.constraint is not None,
+            has_weight_decay=keras_adapter.uses_weight_decay(optimizer, variable),
+        )
+        for index, variable in enumerate(structure.trainable)
+    ]
+
+
+def _refuse_integer_states(structure: ModelStructure, traits: StrategyTraits) -> None:
+    if structure.int_states and traits.needs_coordinator:
+        names = ", ".join(v.path for v in structure.int_states)
+        raise ConfigError(
+            "Asynchronous workers cannot agree on an integer that every step writes. "
+            f"Received: {names}. Use a synchronous strategy, or a float variable."
+        )
+
+
+def _normalization_notes(model: keras.Model, num_replicas: int) -> list[str]:
+    layers = [
+        layer.name
+        for layer in model._flatten_layers()
+        if isinstance(layer, keras.layers.BatchNormalization) and not layer.synchronized
+    ]
+    if not layers or num_replicas == 1:
+        return []
+    return [
+        f"BatchNormalization normalizes each replica's rows by themselves ({', '.join(layers[:3])}"
+        f"{', ...' if len(layers) > 3 else ''}); synchronized=True normalizes the global batch."
+    ]
+
+
+def _is_empty(value: Any) -> bool:
+    return isinstance(value, tuple) and not value

@@ -1,0 +1,79 @@
+"""The facts of the opening panel."""
+
+from collections.abc import Sequence
+
+from kdist.assembly.building import Sources
+from kdist.assembly.engine import Engine
+from kdist.cluster.task import TaskType
+from kdist.cluster.traits import StrategyTraits
+from kdist.config.schema import Config
+from kdist.distribute.shares import share_bounds
+from kdist.launch.request import TaskRequest
+from kdist.records.run_folder import RunFolder
+from kdist.training.report.facts import OpeningFacts
+from kdist.training.trainer import TrainingPlan
+
+
+def opening_facts(
+    config: Config,
+    traits: StrategyTraits,
+    request: TaskRequest,
+    engine: Engine,
+    sources: Sources,
+    plan: TrainingPlan,
+    folder: RunFolder,
+    notes: Sequence[str],
+) -> OpeningFacts:
+    """Return what is known before the first step. Called on the chief."""
+    spec = request.spec
+    is_clustered = spec.is_distributed
+    counts = ", ".join(f"{spec.num(k)} {k}" for k in TaskType if spec.num(k)) if is_clustered else ""
+    num_replicas = _num_replicas(traits, request)
+    rows = ()
+    if traits.batch_is_global:
+        bounds = [
+            share_bounds(config.data.batch_size, r, num_replicas) for r in range(num_replicas)
+        ]
+        rows = tuple(hi - lo for lo, hi, _ in bounds)
+    kind = "accelerator" if request.accelerators else "CPU"
+    per_task = max(1, request.num_devices)
+    return OpeningFacts(
+        mode_line=", ".join(part for part in (traits.label, counts) if part),
+        choice_line=request.choice_line,
+        tasks=tuple(f"{t} {spec.address(t)}" for t in spec.tasks()) if is_clustered else (),
+        devices=tuple(f"{kind}:{index}" for index in range(per_task)),
+        num_replicas=num_replicas,
+        global_batch_size=config.data.batch_size if sources.train.kind in ("arrays", "stream") else None,
+        per_replica_batch_sizes=rows or (config.data.batch_size,) * num_replicas,
+        num_parameters=engine.structure.num_parameters,
+        parameter_bytes=engine.structure.parameter_bytes,
+        store_lines=_store_lines(engine),
+        train_examples=sources.train.num_examples,
+        validation_examples=sources.validation.num_examples if sources.validation else None,
+        steps_per_epoch=plan.steps_per_epoch,
+        epochs=plan.epochs,
+        run_dir=str(folder.path),
+        open_ports=tuple(
+            f"{t}:{spec.address(t).rpartition(':')[2]}" for t in spec.tasks()
+        )
+        if is_clustered
+        else (),
+        notes=tuple(notes),
+    )
+
+
+def _num_replicas(traits: StrategyTraits, request: TaskRequest) -> int:
+    if traits.needs_coordinator:
+        return request.spec.num(TaskType.WORKER)
+    tasks = sum(task.type in traits.trains_on for task in request.spec.tasks())
+    return tasks * max(1, request.num_devices)
+
+
+def _store_lines(engine: Engine) -> tuple[str, ...]:
+    layout = engine.layout
+    if layout.num_servers == 1:
+        return (f"{len(layout.buckets)} buckets",)
+    return tuple(
+        f"ps-{index}: {num_bytes / 1024:,.0f} KiB in {len(layout.of_server(index))} buckets"
+        for index, num_bytes in enumerate(layout.bytes_per_server())
+    )

@@ -1,0 +1,147 @@
+"""What a task process does, from its request to its exit code."""
+
+import pickle
+import sys
+import traceback
+from collections.abc import Mapping
+from typing import Any
+
+import tensorflow as tf
+
+from kdist import config as kdist_config
+from kdist.assembly import commands
+from kdist.assembly.cluster_link import ChiefLink, ClusterLink, NoCluster, PeerLink, end_process
+from kdist.assembly.signals import StopSignals
+from kdist.assembly.training_run import TrainingRun
+from kdist.cluster.task import Task
+from kdist.cluster.traits import StrategyTraits, traits_of
+from kdist.config.schema import Config
+from kdist.distribute import runtime
+from kdist.distribute.strategies import start_server
+from kdist.errors import ConfigError, KdistError, PeerLostError, TrainingError, exit_code_of
+from kdist.launch.request import LauncherLink, TaskRequest
+
+# What TensorFlow raises in a healthy task because another one failed.
+_PEER_ERRORS = (tf.errors.UnavailableError, tf.errors.AbortedError, tf.errors.CancelledError)
+
+
+def task_main(request: TaskRequest, link: LauncherLink) -> int:
+    """Be one task of a run; return its exit code. Called once, in the task's own process.
+
+    Args:
+        request: What to do, and who this task is.
+        link: The way to the launcher; a null link where a foreign scheduler started this task.
+    """
+    try:
+        return _be_task(request, link)
+    except Exception as error:
+        return _report(error, request, link)
+
+
+def _be_task(request: TaskRequest, link: LauncherLink) -> int:
+    config = kdist_config.load(request.config)
+    objects = pickle.loads(request.objects) if request.objects else {}
+    traits = traits_of(config.strategy.name or "", config.strategy.replication, config.strategy.update)
+    hosts = request.task.type in traits.hosts
+    signals = StopSignals(ignores=hosts and request.is_local)
+    runtime.configure(
+        num_devices=max(1, request.num_devices),
+        accelerators=request.accelerators,
+        seed=config.seed or 0,
+        deterministic=config.deterministic,
+    )
+    if config.command != "train":
+        return commands.run(config, request)
+    cluster = _cluster_link(config, traits, request, link)
+    cluster.join()
+    if isinstance(cluster, PeerLink) and hosts:
+        return _host(request, cluster, link)
+    exit_code = 1
+    try:
+        run = TrainingRun(request, config, traits, cluster, link, objects, signals)
+        exit_code = run.run()
+    except Exception as error:
+        exit_code = exit_code_of(_as_kdist_error(error, request))
+        raise
+    finally:
+        cluster.leave(exit_code)
+    return exit_code
+
+
+def _host(request: TaskRequest, cluster: PeerLink, link: LauncherLink) -> int:
+    """Lend this process to the chief as a TensorFlow server, until the run ends."""
+    server = start_server(request.spec, request.task)
+    link.send("task_ready", address=server.target)
+    exit_code = cluster.wait_done()
+    return 0 if exit_code == 0 else exit_code
+
+
+def _cluster_link(
+    config: Config, traits: StrategyTraits, request: TaskRequest, link: LauncherLink
+) -> ClusterLink:
+    if not request.spec.is_distributed:
+        return NoCluster()
+
+    def give_up(error: KdistError) -> None:
+        end_process(_report(error, request, link))
+
+    flat = flattened(request.config)
+    if request.task == request.spec.chief:
+
+        def on_event(event: str, task: Task) -> None:
+            link.send(event, task=str(task))
+
+        return ChiefLink(config, flat, traits, request.spec, on_event, give_up)
+    return PeerLink(config, flat, request.spec, request.task, give_up)
+
+
+def flattened(content: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return nested keys as dotted keys; what only concerns one task's messages is left out."""
+    flat: dict[str, Any] = {}
+    for name, value in content.items():
+        key = f"{prefix}{name}"
+        if isinstance(value, Mapping) and value:
+            flat.update(flattened(value, f"{key}."))
+        elif key not in ("verbose", "debug"):
+            flat[key] = value
+    return flat
+
+
+def _as_kdist_error(error: Exception, request: TaskRequest) -> KdistError:
+    """Return an error with the exit code that it means."""
+    if isinstance(error, KdistError):
+        return error
+    if isinstance(error, _PEER_ERRORS) and request.spec.is_distributed:
+        message = error.message.split("\n")[0]
+        return PeerLostError(f"{request.task} lost a peer: {message}")
+    if isinstance(error, tf.errors.OpError):
+        return TrainingError(_op_message(error))
+    return TrainingError(f"{type(error).__name__}: {error}")
+
+
+def _op_message(error: tf.errors.OpError) -> str:
+    """Return the sentence of an operation's error without the graph around it."""
+    lines = [line.strip() for line in error.message.splitlines() if line.strip()]
+    telling = [line for line in lines if not line.startswith(("File ", "Detected at", "[[", "<"))]
+    return f"{type(error).__name__}: {' '.join(telling[:3]) or error.message[:300]}"
+
+
+def _report(error: Exception, request: TaskRequest, link: LauncherLink) -> int:
+    """Tell the launcher, or whoever reads stderr, what went wrong; return the exit code."""
+    meant = _as_kdist_error(error, request)
+    text = "".join(traceback.format_exception(error))
+    link.send(
+        "failed",
+        type=type(error).__name__,
+        message=str(meant),
+        task=str(request.task),
+        is_consequence=isinstance(meant, PeerLostError),
+        traceback=text,
+    )
+    is_debug = bool(request.config.get("debug"))
+    if not request.is_local:
+        sys.stderr.write(f"kdist: {request.task}: {meant}\n")
+    if is_debug or not isinstance(error, ConfigError | KdistError):
+        sys.stderr.write(text)  # The task's log keeps it; the launcher's console shows one line.
+    sys.stderr.flush()
+    return exit_code_of(meant)

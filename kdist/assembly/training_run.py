@@ -1,0 +1,296 @@
+"""One training task's run: build, check, make the run folder, train, write what came of it."""
+
+import contextlib
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from kdist.assembly.building import Builder, Sources
+from kdist.assembly.cluster_link import ClusterLink
+from kdist.assembly.engine import Engine, make_engine
+from kdist.assembly.facts import opening_facts
+from kdist.assembly.signals import EXIT_CODES, StopSignals
+from kdist.cluster.task import TaskType
+from kdist.cluster.traits import StrategyTraits
+from kdist.config.schema import Config
+from kdist.distribute.data import check_enough_examples, num_steps
+from kdist.distribute.shares import WorkerShare
+from kdist.distribute.strategies import make_strategy
+from kdist.errors import KdistError
+from kdist.launch.request import LauncherLink, TaskRequest
+from kdist.records.events import EventLog
+from kdist.records.result import COMPLETED, FAILED, STOPPED, blank_result, write_result
+from kdist.records.run_folder import RunFolder
+from kdist.training.callback_bridge import CallbackBridge
+from kdist.training.report.console import ConsoleReport
+from kdist.training.report.facts import EpochFacts
+from kdist.training.report.run_report import RunReport
+from kdist.training.saving import save_model, start_from
+from kdist.training.trainer import Silent, Trainer, TrainingPlan, TrainingState
+
+
+class TrainingRun:
+    """Runs on the chief and, in synchronous multi-worker modes, on every worker alike."""
+
+    def __init__(
+        self,
+        request: TaskRequest,
+        config: Config,
+        traits: StrategyTraits,
+        cluster: ClusterLink,
+        link: LauncherLink,
+        objects: Mapping[str, Any],
+        signals: StopSignals,
+    ):
+        """Hold the parts; `run` does the work."""
+        self._request = request
+        self._config = config
+        self._traits = traits
+        self._cluster = cluster
+        self._link = link
+        self._signals = signals
+        self._builder = Builder(config, request.typed_keys, objects)
+        self._spec = request.spec
+
+    def run(self) -> int:
+        """Train; return the exit code.
+
+        Raises:
+            KdistError: If the configuration is wrong or training fails.
+        """
+        strategy = make_strategy(
+            self._traits,
+            self._spec,
+            self._request.task,
+            num_devices=max(1, self._request.num_devices),
+            collective=self._config.strategy.collective,
+        )
+        share = self._share(strategy)
+        sources = self._builder.data(share)
+        check_enough_examples(sources.train, self._num_workers, key="data.train")
+        with strategy.scope() if False else contextlib.nullcontext():
+            model = self._builder.model()
+        callbacks = self._builder.callbacks() if self._cluster.is_chief else []
+        engine = make_engine(
+            self._config,
+            self._traits,
+            strategy,
+            model,
+            sources.train,
+            share=share,
+            num_servers=self._spec.num(TaskType.PS),
+            num_workers=self._num_workers,
+            check_cluster=self._cluster.check,
+            after_build=self._warm_start,
+        )
+        plan = self._plan(sources)
+        hooks = self._cluster.agree({"callbacks": len(callbacks)})
+        del hooks
+        bridge = CallbackBridge(
+            callbacks,
+            model,
+            engine.loop.store,
+            peers=self._cluster,
+            epochs=plan.epochs,
+            steps_per_epoch=plan.steps_per_epoch,
+        )
+        if not self._cluster.is_chief:
+            self._link.send("task_ready")
+            trainer = self._trainer(engine, bridge, plan, sources, reporter=Silent())
+            state = trainer.run()
+            return EXIT_CODES.get(state.stop_reason or "", 0)
+        return self._run_as_chief(model, engine, bridge, plan, sources)
+
+    def _run_as_chief(
+        self,
+        model: keras.Model,
+        engine: Engine,
+        bridge: CallbackBridge,
+        plan: TrainingPlan,
+        sources: Sources,
+    ) -> int:
+        request = self._request
+        with RunFolder.create(
+            request.run_dir, request.config_yaml, make_unique=request.may_rename_run_dir
+        ) as folder:
+            self._link.send("run_folder_ready", run_dir=str(folder.path))
+            self._link.send("task_ready")
+            events = EventLog(folder.events_jsonl)
+            console = ConsoleReport(request.console, sys.stdout)
+            with RunReport(
+                console,
+                metrics_csv=folder.metrics_csv,
+                tensorboard=folder.tensorboard,
+                curves_png=folder.curves_png,
+            ) as report:
+                notes = (*request.notes, *self._builder.notes, *engine.notes, *sources.notes)
+                report.opening(
+                    opening_facts(
+                        self._config, self._traits, request, engine, sources, plan, folder, notes
+                    )
+                )
+                trainer = self._trainer(
+                    engine, bridge, plan, sources, reporter=report, on_epoch=_recorder(events)
+                )
+                result = self._result(engine, plan, folder, sources)
+                with self._recorded_failure(result, trainer, report, folder, events):
+                    state = trainer.run()
+                    save_model(model, engine.loop.store, bridge.view, folder.model_keras)
+                    result["status"] = COMPLETED if state.stop_reason is None else STOPPED
+                self._conclude(result, trainer.state, report, folder, events)
+                report.closing(result)
+        return EXIT_CODES.get(trainer.state.stop_reason or "", 0)
+
+    @contextlib.contextmanager
+    def _recorded_failure(
+        self,
+        result: dict[str, Any],
+        trainer: Trainer,
+        report: RunReport,
+        folder: RunFolder,
+        events: EventLog,
+    ) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:
+            result["status"] = FAILED
+            result["error"] = {
+                "type": type(error).__name__,
+                "message": str(error).split("\n\n")[0],
+                "task": str(self._request.task),
+            }
+            with contextlib.suppress(KdistError):
+                self._conclude(result, trainer.state, report, folder, events)
+            raise
+
+    def _conclude(
+        self,
+        result: dict[str, Any],
+        state: TrainingState,
+        report: RunReport,
+        folder: RunFolder,
+        events: EventLog,
+    ) -> None:
+        """Fill in what training came to, and write curves.png and result.json."""
+        report.finish()
+        best = report.best()
+        store = result.pop("_store")
+        result |= {
+            "batches_seen": state.batches_seen,
+            "global_step": store.num_updates if result["status"] != FAILED else state.batches_seen,
+            "examples_seen": state.examples_seen,
+            "metrics": state.metrics,
+            "best": {**best, "checkpoint": None} if best else None,
+            "seconds": self._seconds(state),
+            "workers_lost": self._cluster.num_workers_lost,
+            "warnings": [*result["warnings"], *report.warnings],
+        }
+        if state.final_metrics:
+            result["final_metrics"] = state.final_metrics
+        if state.timed_s > 0:
+            result["steps_per_second"] = state.timed_steps / state.timed_s
+            per_step = state.examples_seen / max(1, state.batches_seen)
+            result["examples_per_second"] = result["steps_per_second"] * per_step
+        result.update(write_result(folder.result_json, result))
+        events.write("run_ended", status=result["status"])
+
+    def _seconds(self, state: TrainingState) -> dict[str, float | None]:
+        started = self._request.started_at_s
+        startup = None
+        if state.first_step_at_s is not None:
+            startup = time.time() - (time.monotonic() - state.first_step_at_s) - started
+        return {"total": time.time() - started, "startup": startup, "train": state.train_s}
+
+    def _result(
+        self, engine: Engine, plan: TrainingPlan, folder: RunFolder, sources: Sources
+    ) -> dict[str, Any]:
+        traits = self._traits
+        return blank_result(
+            _store=engine.loop.store,
+            strategy=traits.name,
+            replication=traits.replication,
+            update=traits.update,
+            cluster={str(kind): self._spec.num(kind) for kind in TaskType},
+            num_replicas=self._num_replicas,
+            global_batch_size=self._config.data.batch_size,
+            epochs=plan.epochs,
+            steps_per_epoch=plan.steps_per_epoch,
+            warnings=list(sources.notes),
+            run_dir=str(folder.path),
+            versions={name: version(name) for name in ("kdist", "tensorflow", "keras")},
+        )
+
+    def _trainer(
+        self,
+        engine: Engine,
+        bridge: CallbackBridge,
+        plan: TrainingPlan,
+        sources: Sources,
+        **options: Any,
+    ) -> Trainer:
+        return Trainer(
+            engine.loop,
+            bridge,
+            plan,
+            validation=sources.validation,
+            peers=self._cluster,
+            stop_requested=self._signals,
+            **options,
+        )
+
+    def _plan(self, sources: Sources) -> TrainingPlan:
+        config = self._config
+        steps = num_steps(
+            sources.train, config.steps_per_epoch or config.limit_batches, key="data.train"
+        )
+        if config.limit_batches is not None:
+            known = config.steps_per_epoch or sources.train.batches_per_pass or steps
+            steps = min(known, config.limit_batches)
+        return TrainingPlan(
+            epochs=config.epochs,
+            steps_per_epoch=steps,
+            max_steps=config.max_steps,
+            steps_per_call=config.steps_per_execution,
+            replicas_in_flight=self._num_workers if self._traits.needs_coordinator else 1,
+            validation_batches=config.limit_batches,
+        )
+
+    def _share(self, strategy: tf.distribute.Strategy) -> WorkerShare:
+        if self._traits.needs_coordinator or not self._spec.is_distributed:
+            return WorkerShare(replicas_per_worker=strategy.num_replicas_in_sync)
+        tasks = [t for t in self._spec.tasks() if t.type in self._traits.trains_on]
+        return WorkerShare(
+            worker_index=tasks.index(self._request.task),
+            num_workers=len(tasks),
+            replicas_per_worker=strategy.num_replicas_in_sync // len(tasks),
+        )
+
+    @property
+    def _num_workers(self) -> int:
+        if self._traits.needs_coordinator:
+            return self._spec.num(TaskType.WORKER)
+        return sum(task.type in self._traits.trains_on for task in self._spec.tasks())
+
+    @property
+    def _num_replicas(self) -> int:
+        per_worker = 1 if self._traits.needs_coordinator else max(1, self._request.num_devices)
+        return self._num_workers * per_worker
+
+    def _warm_start(self, model: keras.Model) -> None:
+        if self._config.init_from is not None:
+            start_from(model, Path(self._config.init_from))
+
+
+def _recorder(events: EventLog) -> Any:
+    def record(facts: EpochFacts) -> None:
+        events.write(
+            "epoch_ended", epoch=facts.epoch, batches_seen=facts.batches_seen, seconds=facts.seconds
+        )
+
+    return record

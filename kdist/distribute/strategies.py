@@ -1,0 +1,86 @@
+"""The one place that makes `tf.distribute` strategies and servers."""
+
+import tensorflow as tf
+
+from kdist.cluster.spec import ClusterSpec
+from kdist.cluster.task import Task
+from kdist.cluster.traits import StrategyTraits
+from kdist.errors import ConfigError, EnvironmentFault
+
+_IMPLEMENTATIONS = {
+    "auto": tf.distribute.experimental.CommunicationImplementation.AUTO,
+    "ring": tf.distribute.experimental.CommunicationImplementation.RING,
+    "nccl": tf.distribute.experimental.CommunicationImplementation.NCCL,
+}
+
+
+def make_strategy(
+    traits: StrategyTraits, spec: ClusterSpec, task: Task, *, num_devices: int, collective: str
+) -> tf.distribute.Strategy:
+    """Return the strategy that a training task uses; call it before any other operation.
+
+    With several workers it returns when all of them have called it; with parameter servers when
+    their TensorFlow servers answer.
+
+    Args:
+        traits: Of the mode.
+        spec: The cluster.
+        task: This task.
+        num_devices: Replicas in this process.
+        collective: auto, ring or nccl.
+
+    Raises:
+        ConfigError: If the devices do not suit the strategy.
+    """
+    if traits.needs_coordinator:
+        return tf.distribute.ParameterServerStrategy(_resolver(spec, task))
+    if spec.is_distributed:
+        if num_devices > 1 and not tf.config.list_physical_devices("GPU"):
+            raise ConfigError(
+                "On CPUs a worker has one replica. Received: strategy.devices="
+                f"{num_devices}. Use more workers (cluster.workers) instead."
+            )
+        strategy = tf.distribute.MultiWorkerMirroredStrategy(
+            _resolver(spec, task),
+            tf.distribute.experimental.CommunicationOptions(
+                implementation=_IMPLEMENTATIONS[collective]
+            ),
+        )
+        return strategy
+    if num_devices == 1:
+        return tf.distribute.get_strategy()
+    kind = "GPU" if tf.config.list_logical_devices("GPU") else "CPU"
+    operations = tf.distribute.NcclAllReduce() if collective == "nccl" else None
+    return tf.distribute.MirroredStrategy(
+        [f"{kind}:{index}" for index in range(num_devices)], cross_device_ops=operations
+    )
+
+
+def start_server(spec: ClusterSpec, task: Task) -> tf.distribute.Server:
+    """Start the TensorFlow server of a worker or parameter server under a coordinator.
+
+    It listens on every interface and asks nobody who they are.
+
+    Raises:
+        EnvironmentFault: If the port is taken.
+    """
+    try:
+        return tf.distribute.Server(
+            tf.train.ClusterSpec(spec.as_dict()),
+            job_name=str(task.type),
+            task_index=task.index,
+            protocol="grpc",
+        )
+    except tf.errors.OpError as error:
+        raise EnvironmentFault(
+            f"{task} cannot serve on {spec.address(task)}: {error.message}"
+        ) from error
+
+
+def _resolver(spec: ClusterSpec, task: Task) -> tf.distribute.cluster_resolver.ClusterResolver:
+    return tf.distribute.cluster_resolver.SimpleClusterResolver(
+        tf.train.ClusterSpec(spec.as_dict()),
+        task_type=str(task.type),
+        task_id=task.index,
+        rpc_layer="grpc",
+    )
