@@ -153,6 +153,6 @@ def _starts_from_saved_run(line: CommandLine) -> bool:
     file = (folder / primary).with_suffix(".yaml")
     if not file.is_file():
         return False
-    with explained({}):
-        content = yaml.safe_load(file.read_text(encoding="utf-8"))
+    with explained({}), file.open(encoding="utf-8") as opened:
+        content = yaml.safe_load(opened)
     return isinstance(content, dict) and "defaults" not in content

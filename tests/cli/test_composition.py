@@ -1,0 +1,206 @@
+"""Composing: every file that is shipped, saved runs, and refusals in kdist's words."""
+
+import dataclasses
+
+import pytest
+import yaml
+from omegaconf import OmegaConf
+
+from kdist import config as kdist_config
+from kdist.cli.arguments import parse
+from kdist.cli.composition import compose_run
+from kdist.cli.groups import OPTIONAL_GROUPS, conf_folder, options_of_groups
+from kdist.cli.resolution import resolved, yaml_without_secrets
+from kdist.config.reading import known_keys
+from kdist.config.schema import Config
+from kdist.errors import ConfigError
+
+GROUPS = options_of_groups(conf_folder())
+FILES = [f"{group}={option}" for group, options in GROUPS.items() for option in options]
+
+
+def compose(*argv):
+    return compose_run(parse(argv))
+
+
+@pytest.mark.parametrize("choice", FILES)
+def test_every_shipped_file_composes_and_passes_the_gate(choice):
+    further = ["data.path=x.npz"] if choice == "data=npz" else []
+    kdist_config.load(resolved(compose(choice, *further).tree))
+
+
+def test_every_experiment_says_what_it_asks_and_how_to_run_it():
+    for name in GROUPS["experiment"]:
+        text = (conf_folder() / "experiment" / f"{name}.yaml").read_text()
+        assert "# Question: " in text
+        assert f"# Run: python -m kdist +experiment={name}" in text
+
+
+def test_every_group_stands_in_the_defaults_list():
+    primary = yaml.safe_load((conf_folder() / "kdist.yaml").read_text())
+    listed = [name for entry in primary["defaults"] if isinstance(entry, dict) for name in entry]
+    assert sorted(listed) == sorted(GROUPS)
+    nulls = [
+        name
+        for entry in primary["defaults"]
+        if isinstance(entry, dict)
+        for name, option in entry.items()
+        if option is None
+    ]
+    assert sorted(nulls) == sorted(OPTIONAL_GROUPS)
+
+
+def test_the_primary_file_shows_every_key_with_its_default():
+    primary = OmegaConf.load(conf_folder() / "kdist.yaml")
+    content = OmegaConf.to_container(primary)
+    assert isinstance(content, dict)
+    del content["defaults"]
+    shown = kdist_config.load(content)
+    assert shown == dataclasses.replace(Config(), loss=shown.loss, metrics=shown.metrics)
+    of_groups = {f"{section}._target_" for section in ("data", "model")} | {"data.path"}
+    for key in set(known_keys()) - of_groups - {"model", "optimizer"}:
+        assert OmegaConf.select(primary, key, default="absent") != "absent", key
+
+
+def test_an_experiment_chooses_the_strategy_unless_the_user_does():
+    assert compose("+experiment=digits_ps").tree.strategy.name == "ps"
+    tree = compose("+experiment=digits_ps", "strategy=single").tree
+    assert tree.strategy.name == "single"
+    assert tree.cluster.workers == 3
+
+
+def test_typed_keys():
+    typed = compose(
+        "+strategy=ps",
+        "optimizer.learning_rate=1",
+        "model={units: 3, dropout: 0}",
+        "++callbacks.stop._target_=my.Stop",
+        "metrics=[]",
+        "~data.validation_fraction",
+        "hydra.run.dir=x",
+    ).typed_keys
+    assert typed == (
+        "strategy",
+        "optimizer.learning_rate",
+        "model.units",
+        "model.dropout",
+        "callbacks.stop._target_",
+        "metrics",
+    )
+
+
+def test_the_run_dir_is_hydra_s(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    default = compose()
+    assert default.is_default_dir
+    assert default.run_dir.parent.parent == tmp_path / "outputs"
+    moved = compose("epochs=3", "hydra.run.dir=runs/${hydra.job.override_dirname}")
+    assert not moved.is_default_dir
+    assert moved.run_dir == tmp_path / "runs" / "epochs=3"
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("override", "said"),
+    [
+        ("epochz=3", "Did you mean epochs?"),
+        ("modl=cnn", "Did you mean model?"),
+        ("strategy.nam=ps", "Did you mean strategy.name?"),
+        ("data.foo=1", "++data.foo=..."),
+        ("model=foo", "model has no option foo. Received: model/foo. Use: cnn, mlp."),
+        ("experiment=foo", "Use: digits_multiworker"),
+        ("model=null", "cnn, mlp"),
+        ("strategy=ps,mirrored", "Add -m"),
+        ("a b", "key=value. Received: 'a b'"),
+        ("epochs=[", "key=value. Received: 'epochs=['"),
+        ("~nothing", "no key nothing"),
+        ("hydra/launcher=foo", "hydra/launcher has no option foo"),
+    ],
+)
+def test_a_refusal_is_one_line_that_says_what_to_do(override, said):
+    with pytest.raises(ConfigError) as caught:
+        compose(override)
+    assert said in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("override", "said"),
+    [
+        ("data=npz", "data.path has no value"),
+        ("run=${nope}", "run: Interpolation key 'nope' not found"),
+        ("run=${oc.env:KDIST_TEST_NOT_SET}", "KDIST_TEST_NOT_SET"),
+    ],
+)
+def test_a_value_that_does_not_resolve_is_named(override, said):
+    with pytest.raises(ConfigError, match=said.replace("(", r"\(")):
+        resolved(compose(override).tree)
+
+
+def test_the_saved_configuration_is_resolved_but_holds_no_secret(monkeypatch):
+    monkeypatch.setenv("KDIST_TEST_SECRET", "s3cret")
+    tree = compose(
+        "cluster.key=${oc.env:KDIST_TEST_SECRET}",
+        "++data.password=prefix-${cluster.key}",
+        "++data.all=${cluster}",
+        "++data.list=[1, '${oc.env:KDIST_TEST_SECRET}', '${epochs}']",
+        "data.validation_batch_size=${data.batch_size}",
+    ).tree
+    assert resolved(tree)["data"]["password"] == "prefix-s3cret"
+    text = yaml_without_secrets(tree)
+    assert "s3cret" not in text
+    saved = yaml.safe_load(text)
+    assert saved["data"]["validation_batch_size"] == 64
+    assert saved["data"]["list"] == [1, "${oc.env:KDIST_TEST_SECRET}", 20]
+    assert saved["data"]["password"] == "prefix-${cluster.key}"
+    assert saved["data"]["all"] == "${cluster}"
+    assert resolved(OmegaConf.create(saved)) == resolved(tree)
+
+
+@pytest.fixture
+def saved_run(tmp_path):
+    folder = tmp_path / "run"
+    folder.mkdir()
+    text = yaml_without_secrets(compose("+strategy=ps", "epochs=3", "model.units=7").tree)
+    (folder / "config.yaml").write_text(text)
+    return ["--config-dir", str(folder), "--config-name", "config"]
+
+
+def test_a_saved_run_is_repeated_with_its_values(saved_run):
+    tree = compose(*saved_run, "epochs=5", "data.path=x").tree
+    assert (tree.strategy.name, tree.epochs, tree.model.units) == ("ps", 5, 7)
+
+
+@pytest.mark.parametrize("choice", ["strategy=single", "+strategy=single", "model=cnn"])
+def test_a_saved_run_takes_no_group(saved_run, choice):
+    with pytest.raises(ConfigError, match="takes values, not groups"):
+        compose(*saved_run, choice)
+
+
+def test_a_primary_file_of_the_user_s_may_build_on_the_shipped_one(tmp_path):
+    (tmp_path / "mine.yaml").write_text("defaults: [kdist, _self_]\nepochs: 2\n")
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "own.yaml").write_text("_target_: my_pkg.build\n")
+    where = ["--config-dir", str(tmp_path), "--config-name", "mine"]
+    assert compose(*where).tree.epochs == 2
+    assert compose("--config-dir", str(tmp_path), "model=own").tree.model._target_ == "my_pkg.build"
+    assert compose(*where, "+strategy=ps", "model=own").tree.strategy.name == "ps"
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        (["--config-name", "nope"], "--config-dir"),
+        (["--config-dir", "/no/such/folder"], "must be a folder"),
+        (["--config-dir", ".", "hydra.searchpath=[file://x]"], "Received: both"),
+    ],
+)
+def test_a_configuration_file_that_is_not_there_is_named(argv, said):
+    with pytest.raises(ConfigError, match=said):
+        compose(*argv)
+
+
+def test_a_file_that_is_no_yaml_is_named(tmp_path):
+    (tmp_path / "config.yaml").write_text("a: [1,\n")
+    with pytest.raises(ConfigError, match=r"config\.yaml"):
+        compose("--config-dir", str(tmp_path), "--config-name", "config")

@@ -1,0 +1,138 @@
+"""The command line as a process: what it prints, its exit code, and what it leaves alone."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+HEAVY = ("tensorflow", "keras", "keras_tuner", "numpy", "matplotlib", "sklearn", "rich")
+PROGRAM = """
+import json, sys
+from kdist.cli import main
+exit_code = main(sys.argv[1:])
+loaded = sorted({name.split(".")[0] for name in sys.modules})
+print("\\n" + json.dumps({"exit_code": exit_code, "modules": loaded}))
+"""
+DEADLINE_S = 30
+
+
+def start(argv, folder, program=("-m", "kdist"), **environ):
+    clean = {name: value for name, value in os.environ.items() if name != "TF_CONFIG"}
+    return subprocess.run(
+        [sys.executable, *program, *argv],
+        cwd=folder,
+        env={**clean, **environ},
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+    )
+
+
+@pytest.mark.parametrize(
+    ("argv", "exit_code"),
+    [
+        (["--help"], 0),
+        (["--version"], 0),
+        (["--cfg", "job"], 0),
+        (["command=plan", "+strategy=ps"], 0),
+        (["epochz=3"], 2),
+        (["epochs=0"], 2),
+        (["model=nothing"], 2),
+        (["--no-such-flag"], 2),
+    ],
+)
+def test_what_trains_nothing_imports_nothing_heavy_and_makes_nothing(argv, exit_code, tmp_path):
+    done = start(argv, tmp_path, ("-c", PROGRAM))
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert found["exit_code"] == exit_code
+    assert not set(found["modules"]) & set(HEAVY)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_help_needs_no_hydra(tmp_path):
+    done = start(["--help"], tmp_path, ("-c", PROGRAM))
+    assert not {"hydra", "omegaconf"} & set(json.loads(done.stdout.splitlines()[-1])["modules"])
+    assert done.stdout.count("python -m kdist") == 10
+    assert "strategy    mirrored, multiworker, ps, single" in done.stdout
+
+
+@pytest.mark.parametrize("argv", [["epochs=0"], ["--cfg", "job", "epochz=1"], ["-m", "model=x"]])
+def test_a_refusal_is_one_line_on_stderr(argv, tmp_path):
+    done = start(argv, tmp_path)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert done.stderr.startswith("Error: ")
+    assert done.stderr.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_debug_shows_the_traceback(tmp_path):
+    done = start(["epochs=0", "debug=true"], tmp_path)
+    assert done.returncode == 2
+    assert "Traceback" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("tf_config", "argv", "said"),
+    [
+        ("{", [], "TF_CONFIG is not valid JSON"),
+        ('{"cluster": {"worker": ["a:1"]}}', [], "task is missing"),
+        (
+            '{"cluster": {"worker": ["a:1", "b:1"]}, "task": {"type": "worker", "index": 0}}',
+            ["+strategy=ps"],
+            "no cluster.ps",
+        ),
+        (
+            '{"cluster": {"worker": ["a:1", "b:1"]}, "task": {"type": "worker", "index": 0}}',
+            ["seed=null"],
+            "seed=null",
+        ),
+        (
+            '{"cluster": {"worker": ["a:1"]}, "task": {"type": "worker", "index": 0}}',
+            ["-m", "seed=1,2"],
+            "TF_CONFIG",
+        ),
+    ],
+)
+def test_a_cluster_that_cannot_work_is_refused_before_tensorflow(tf_config, argv, said, tmp_path):
+    done = start(argv, tmp_path, ("-c", PROGRAM), TF_CONFIG=tf_config)
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert found["exit_code"] == 2
+    assert not set(found["modules"]) & set(HEAVY)
+    assert said in done.stderr
+
+
+def test_another_backend_is_refused_in_one_line(tmp_path):
+    done = start([], tmp_path, KERAS_BACKEND="torch")
+    assert done.returncode == 2
+    assert "KERAS_BACKEND=torch" in done.stderr
+
+
+def test_a_sweep_runs_every_job_and_fails_if_one_did(tmp_path):
+    done = start(["-m", "command=plan", "+strategy=single,ps", "epochs=0,1"], tmp_path)
+    assert done.returncode == 1
+    assert done.stderr.count("Error: epochs must be at least 1") == 2
+    assert "Mode: single" in done.stdout
+    assert "Mode: ps" in done.stdout
+    folder = next((tmp_path / "multirun").glob("*/*"))
+    assert [path.name for path in folder.iterdir() if path.is_dir()] == []
+
+
+def test_a_sweep_whose_jobs_all_end_well_ends_well(tmp_path):
+    done = start(["-m", "command=plan", "strategy=single,mirrored"], tmp_path)
+    assert done.returncode == 0, done.stderr
+
+
+def test_importing_kdist_imports_nothing_heavy(tmp_path):
+    program = "import kdist, sys, json; print(json.dumps(sorted(sys.modules)))"
+    done = start([], tmp_path, ("-c", program))
+    assert not {"hydra", "omegaconf", *HEAVY} & set(json.loads(done.stdout))
+
+
+def test_the_package_runs_from_a_checkout_and_knows_its_files():
+    from kdist.cli.groups import conf_folder
+
+    assert (Path(conf_folder()) / "kdist.yaml").is_file()
