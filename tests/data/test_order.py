@@ -60,7 +60,7 @@ def test_powers_of_four():
 
 def test_passes_do_not_repeat():
     """The cipher's own seed has 8 useful bits in each number."""
-    orders = {permutation(600, 0, p).tobytes() for p in range(0, 600)}
+    orders = {permutation(600, 0, p).tobytes() for p in range(600)}
     assert len(orders) == 600
 
 

@@ -89,9 +89,10 @@ class StreamSource:
         rows = self._rows
         if self._settings.shuffle:
             # While a graph is traced this sets the seed of that graph, not the process's: so the
-            # order does not depend on what a task has set before.
-            tf.random.set_seed(self._settings.seed & 0x7FFF_FFFF)
-            rows = rows.shuffle(self.shuffled_rows, seed=pass_index + 1)
+            # order does not depend on what a task has set before. It must not be 0: TensorFlow
+            # would look at the value of the other seed, which is a tensor here.
+            tf.random.set_seed(self._settings.seed % (2**31 - 2) + 1)
+            rows = rows.shuffle(self.shuffled_rows, seed=pass_index)
         return self._batched(rows)
 
     def _batched(self, rows: tf.data.Dataset) -> tf.data.Dataset:
