@@ -6,6 +6,7 @@ unless this process is itself a task.
 
 import os
 import sys
+import time
 from collections.abc import Sequence
 from typing import NoReturn
 
@@ -16,6 +17,7 @@ from kdist.cli.help_text import help_text
 from kdist.cli.reporting import report
 from kdist.errors import KdistError
 
+_STARTED_AT_S = time.time()
 _INTERRUPTED = 130
 
 
@@ -50,4 +52,4 @@ def _dispatch(line: CommandLine) -> int:
     from kdist.cli.composition import compose_run
     from kdist.cli.run import run
 
-    return run(compose_run(line), os.environ)
+    return run(compose_run(line), os.environ, started_at_s=_STARTED_AT_S)

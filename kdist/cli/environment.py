@@ -1,32 +1,11 @@
-"""What the environment says: accelerators of this machine, and settings that tasks depend on."""
+"""What the environment says about this machine's accelerators."""
 
 import subprocess
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Mapping
 from pathlib import Path
-
-from kdist.errors import ConfigError
 
 _NVIDIA_FOLDER = Path("/proc/driver/nvidia/gpus")
 _PROBE_TIMEOUT_S = 5.0
-
-
-def prepare(environ: MutableMapping[str, str], *, is_verbose: bool) -> None:
-    """Set what every task inherits and TensorFlow reads as it is imported.
-
-    Raises:
-        ConfigError: If the environment asks for another Keras backend.
-    """
-    backend = environ.get("KERAS_BACKEND", "tensorflow")
-    if backend != "tensorflow":
-        raise ConfigError(
-            f"kdist trains with TensorFlow. Received: KERAS_BACKEND={backend}. Unset it."
-        )
-    environ["KERAS_BACKEND"] = backend  # Wins over keras.json.
-    environ.pop("TF_USE_LEGACY_KERAS", None)
-    # Without it, a call to a task that died is retried for ever and nobody reports the failure.
-    environ["GRPC_FAIL_FAST"] = "use_caller"
-    if not is_verbose:
-        environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
 
 def count_accelerators(environ: Mapping[str, str], nvidia_folder: Path = _NVIDIA_FOLDER) -> int:

@@ -5,41 +5,44 @@ import random
 import shutil
 import sys
 from collections.abc import MutableMapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from omegaconf import OmegaConf, open_dict
 
 from kdist import config as kdist_config
 from kdist.cli.composition import Composition
-from kdist.cli.environment import count_accelerators, prepare
+from kdist.cli.environment import count_accelerators
 from kdist.cli.resolution import resolved, yaml_without_secrets
+from kdist.cli.saved_run import with_data_of_run
 from kdist.cluster.choose import Choice, choose_strategy
 from kdist.cluster.tf_config import Membership, decode
 from kdist.cluster.traits import traits_of
 from kdist.config.rules import COMMANDS_ON_A_RUN
 from kdist.config.schema import Config, StrategyConfig
 from kdist.errors import ConfigError
-from kdist.launch.plan import LaunchPlan, build_plan
+from kdist.launch.environment import prepare_environment
+from kdist.launch.plan import LaunchPlan, PlannedTask, build_plan
 from kdist.launch.plan_text import render_plan
 from kdist.launch.ports import find_free_ports
-
-if TYPE_CHECKING:
-    from kdist.launch.request import Console, TaskRequest
+from kdist.launch.request import Console, NullLink, TaskRequest
 
 
-def run(composition: Composition, environ: MutableMapping[str, str]) -> int:
+def run(composition: Composition, environ: MutableMapping[str, str], *, started_at_s: float) -> int:
     """Carry out one composed configuration; return the exit code.
 
     Args:
         composition: What the command line came to.
         environ: The process environment; tasks inherit what is set in it.
+        started_at_s: When the user's command began, in seconds since the epoch.
 
     Raises:
         KdistError: If the configuration, the environment or the cluster is wrong.
     """
     membership = decode(environ)
+    data_tree = with_data_of_run(composition.tree, composition.typed_keys)
+    composition = dataclasses.replace(composition, tree=data_tree)
     config = kdist_config.load(resolved(composition.tree))
-    prepare(environ, is_verbose=config.verbose)
+    environ.update(prepare_environment(environ, verbose=config.verbose, hosts=_hosts(membership)))
     num_accelerators = count_accelerators(environ)
     choice = _choose(config, membership, num_accelerators)
     composition = _settle(composition, config, choice, membership)
@@ -56,15 +59,26 @@ def run(composition: Composition, environ: MutableMapping[str, str]) -> int:
         sys.stdout.flush()
         if not config.plan.model:
             return 0
-    requests = _requests(plan, composition, is_local=membership is None)
-    if membership is None:
+    requests = [
+        _request(plan, planned, composition, is_local=membership is None, started_at_s=started_at_s)
+        for planned in plan.tasks
+        if config.command != "plan" or planned.task == plan.spec.chief
+    ]
+    if membership is None or config.command == "plan":
         from kdist.launch.local import run_local
 
         return run_local(requests)
     from kdist.assembly import task_main
-    from kdist.launch.request import NullLink
 
     return task_main(requests[plan.spec.tasks().index(membership.task)], NullLink())
+
+
+def _hosts(membership: Membership | None) -> list[str]:
+    """Return the hosts of the cluster, which no proxy may come between."""
+    if membership is None:
+        return []
+    addresses = (membership.spec.address(task) for task in membership.spec.tasks())
+    return sorted({address.rpartition(":")[0].strip("[]") for address in addresses})
 
 
 def _choose(config: Config, membership: Membership | None, num_accelerators: int) -> Choice:
@@ -114,34 +128,35 @@ def _settle(
     return dataclasses.replace(composition, tree=tree)
 
 
-def _requests(plan: LaunchPlan, composition: Composition, *, is_local: bool) -> "list[TaskRequest]":
-    """Return what each task is asked to do, in the order of the plan."""
-    from kdist.launch.request import TaskRequest
+def _request(
+    plan: LaunchPlan,
+    planned: PlannedTask,
+    composition: Composition,
+    *,
+    is_local: bool,
+    started_at_s: float,
+) -> TaskRequest:
+    """Return what one task is asked to do."""
+    return TaskRequest(
+        config=resolved(composition.tree),
+        config_yaml=yaml_without_secrets(composition.tree),
+        typed_keys=composition.typed_keys,
+        spec=plan.spec,
+        task=planned.task,
+        run_dir=str(composition.run_dir),
+        may_rename_run_dir=composition.is_default_dir,
+        is_local=is_local,
+        num_devices=planned.num_devices,
+        accelerators=planned.accelerators,
+        choice_line=plan.choice.line,
+        notes=plan.notes,
+        console=_console(),
+        started_at_s=started_at_s,
+    )
 
-    content = resolved(composition.tree)
-    saved = yaml_without_secrets(composition.tree)
-    console = _console()
-    return [
-        TaskRequest(
-            config=content,
-            config_yaml=saved,
-            typed_keys=composition.typed_keys,
-            spec=plan.spec,
-            task=planned.task,
-            run_dir=str(composition.run_dir),
-            is_local=is_local,
-            choice_line=plan.choice.line,
-            console=console,
-            objects=None,
-        )
-        for planned in plan.tasks
-    ]
 
-
-def _console() -> "Console":
+def _console() -> Console:
     """Return what kind of terminal, if any, the chief's report goes to."""
-    from kdist.launch.request import Console
-
     is_terminal = sys.stdout.isatty()
     width = shutil.get_terminal_size().columns
     return Console(is_terminal=is_terminal, width=width, color=is_terminal)

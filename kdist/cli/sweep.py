@@ -2,6 +2,7 @@
 
 import os
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -76,7 +77,7 @@ def _run_job(tree: DictConfig) -> int:
         is_default_dir=False,
     )
     try:
-        return run(composition, os.environ)
+        return run(composition, os.environ, started_at_s=time.time())
     except KdistError as error:
         return report(error, is_debug=bool(tree.get("debug")))
     finally:

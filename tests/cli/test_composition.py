@@ -11,6 +11,7 @@ from kdist.cli.arguments import parse
 from kdist.cli.composition import compose_run
 from kdist.cli.groups import OPTIONAL_GROUPS, conf_folder, options_of_groups
 from kdist.cli.resolution import resolved, yaml_without_secrets
+from kdist.cli.saved_run import with_data_of_run
 from kdist.config.reading import known_keys
 from kdist.config.schema import Config
 from kdist.errors import ConfigError
@@ -204,3 +205,28 @@ def test_a_file_that_is_no_yaml_is_named(tmp_path):
     (tmp_path / "config.yaml").write_text("a: [1,\n")
     with pytest.raises(ConfigError, match=r"config\.yaml"):
         compose("--config-dir", str(tmp_path), "--config-name", "config")
+
+
+@pytest.mark.parametrize(
+    ("typed", "target", "batch_size"),
+    [
+        ([], "my.load", 8),
+        (["data.batch_size=2"], "my.load", 2),
+        (["data=synthetic"], "kdist.datasets.synthetic", 64),
+        (["data._target_=other.load"], "other.load", 64),
+    ],
+)
+def test_evaluate_meets_the_data_of_its_run_unless_told_otherwise(
+    typed, target, batch_size, tmp_path
+):
+    saved = compose("data._target_=my.load", "data.batch_size=8", "seed=5").tree
+    (tmp_path / "config.yaml").write_text(yaml_without_secrets(saved))
+    composition = compose("command=evaluate", f"run={tmp_path}", *typed)
+    tree = with_data_of_run(composition.tree, composition.typed_keys)
+    assert (tree.data._target_, tree.data.batch_size) == (target, batch_size)
+    assert tree.seed == (5 if target == "my.load" else 0)
+
+
+def test_a_run_without_a_configuration_changes_nothing(tmp_path):
+    composition = compose("command=evaluate", f"run={tmp_path / 'model.keras'}")
+    assert with_data_of_run(composition.tree, ()) is composition.tree

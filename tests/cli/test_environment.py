@@ -1,9 +1,8 @@
-"""What is read from the environment, and what tasks inherit."""
+"""What is read from the environment."""
 
 import pytest
 
-from kdist.cli.environment import count_accelerators, prepare
-from kdist.errors import ConfigError
+from kdist.cli.environment import count_accelerators
 
 
 @pytest.fixture
@@ -29,16 +28,3 @@ def four_gpus(tmp_path):
 def test_visible_accelerators_are_counted_as_cuda_counts_them(four_gpus, visible, num):
     environ = {} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}
     assert count_accelerators(environ, four_gpus) == num
-
-
-def test_other_backends_are_refused():
-    with pytest.raises(ConfigError, match="KERAS_BACKEND=jax"):
-        prepare({"KERAS_BACKEND": "jax"}, is_verbose=False)
-
-
-@pytest.mark.parametrize("is_verbose", [True, False])
-def test_tasks_inherit_what_tensorflow_reads_at_its_import(is_verbose):
-    environ = {"TF_USE_LEGACY_KERAS": "1"}
-    prepare(environ, is_verbose=is_verbose)
-    noise = {} if is_verbose else {"TF_CPP_MIN_LOG_LEVEL": "2"}
-    assert environ == {"KERAS_BACKEND": "tensorflow", "GRPC_FAIL_FAST": "use_caller", **noise}
