@@ -9,7 +9,7 @@ import numpy as np
 
 from kdist.assembly.building import Builder
 from kdist.config.schema import Config
-from kdist.datasets.npz import read_arrays
+from kdist.datasets.npz import npz
 from kdist.distribute.shares import WorkerShare
 from kdist.errors import ConfigError
 from kdist.launch.request import TaskRequest
@@ -51,12 +51,8 @@ def predict(model: keras.Model, folder: Path, config: Config, request: TaskReque
     """Write predictions.npz with the model's outputs for the rows of `data.path`."""
     del request
     assert config.data.path is not None
-    arrays = read_arrays(config.data.path)
-    if "x" not in arrays:
-        raise ConfigError(
-            f"data.path={config.data.path} must hold an array x. Received: {', '.join(arrays)}."
-        )
-    outputs = model.predict(arrays["x"], batch_size=config.data.batch_size, verbose=0)
+    x = npz(config.data.path)["train"][0]
+    outputs = model.predict(x, batch_size=config.data.batch_size, verbose=0)
     if isinstance(outputs, dict):
         named = {f"predictions_{name}": value for name, value in outputs.items()}
     elif isinstance(outputs, list | tuple):
@@ -65,7 +61,7 @@ def predict(model: keras.Model, folder: Path, config: Config, request: TaskReque
         named = {"predictions": outputs}
     target = folder / "predictions.npz"
     np.savez(target, **named)
-    sys.stdout.write(f"{len(arrays['x'])} predictions: {target}\n")
+    sys.stdout.write(f"{len(keras.tree.flatten(x)[0])} predictions: {target}\n")
 
 
 def export(model: keras.Model, folder: Path, config: Config, request: TaskRequest) -> None:

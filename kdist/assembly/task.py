@@ -33,7 +33,9 @@ def task_main(request: TaskRequest, link: LauncherLink) -> int:
         link: The way to the launcher; a null link where a foreign scheduler started this task.
     """
     try:
-        return _be_task(request, link)
+        exit_code = _be_task(request, link)
+        link.send("finished", exit_code=exit_code)
+        return exit_code
     except Exception as error:
         return _report(error, request, link)
 
@@ -137,6 +139,7 @@ def _report(error: Exception, request: TaskRequest, link: LauncherLink) -> int:
         task=str(request.task),
         is_consequence=isinstance(meant, PeerLostError),
         traceback=text,
+        exit_code=exit_code_of(meant),
     )
     is_debug = bool(request.config.get("debug"))
     if not request.is_local:

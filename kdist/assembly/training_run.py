@@ -74,8 +74,7 @@ class TrainingRun:
         share = self._share(strategy)
         sources = self._builder.data(share)
         check_enough_examples(sources.train, self._num_workers, key="data.train")
-        with strategy.scope() if False else contextlib.nullcontext():
-            model = self._builder.model()
+        model = self._builder.model()
         callbacks = self._builder.callbacks() if self._cluster.is_chief else []
         engine = make_engine(
             self._config,
@@ -90,8 +89,6 @@ class TrainingRun:
             after_build=self._warm_start,
         )
         plan = self._plan(sources)
-        hooks = self._cluster.agree({"callbacks": len(callbacks)})
-        del hooks
         bridge = CallbackBridge(
             callbacks,
             model,

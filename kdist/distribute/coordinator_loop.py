@@ -29,6 +29,8 @@ PROGRESS_EVERY_S = 0.5
 RESIDENT_BYTES = 1 << 30
 FED_AHEAD = 4
 
+_PLAIN = tf.autograph.experimental.do_not_convert
+
 
 class CoordinatorLoop:
     """Drives workers and servers from the chief."""
@@ -66,7 +68,7 @@ class CoordinatorLoop:
         self.logs = EpochLogs(structure, self.compute.aux)
         values = value_specs(structure, layout)
         self._train_fn = tf.function(
-            self.compute.train, jit_compile=jit_compile
+            self.compute.train, jit_compile=jit_compile, autograph=False
         ).get_concrete_function(
             values, share_specs(structure, source.element_spec), tf.TensorSpec([], tf.float32)
         )
@@ -161,6 +163,7 @@ class CoordinatorLoop:
 
         return dispatch
 
+    @_PLAIN
     def _run_step(self, step_id: tf.Tensor, batch: Any, frozen: Any) -> None:
         scale = self.store.read_loss_scale()
         values = self._values(step_seeds(self.structure, step_id, 0), frozen)
@@ -176,6 +179,7 @@ class CoordinatorLoop:
             frozen=list(frozen),
         )
 
+    @_PLAIN
     def _whole(self, batch: Any) -> Share:
         x, y, sample_weight, num_rows = batch
         one = tf.ones((), tf.float32)
@@ -225,7 +229,7 @@ class CoordinatorLoop:
         else:
             limit = min(limit, source.batches_per_pass)
         if self._evaluate_fn is None:
-            self._evaluate_fn = tf.function(self.compute.evaluate).get_concrete_function(
+            self._evaluate_fn = tf.function(self.compute.evaluate, autograph=False).get_concrete_function(
                 value_specs(self.structure, self.compute.layout),
                 share_specs(self.structure, source.element_spec),
             )
@@ -287,11 +291,13 @@ class CoordinatorLoop:
 
         return dispatch
 
+    @_PLAIN
     def _evaluation_values(self, frozen: Any) -> StepValues:
         seeds = step_seeds(self.structure, tf.constant(0, tf.int64), 0)
         return self._values(seeds, frozen)
 
 
+@_PLAIN
 def _gather(source: BatchSource, arrays: Any, batch_index: tf.Tensor) -> Any:
     """Return batch `batch_index` with its number of rows, from arrays that a worker keeps."""
     assert isinstance(source, ArraySource)

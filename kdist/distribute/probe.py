@@ -65,7 +65,7 @@ def probe_training_step(structure: ModelStructure, batch_spec: tuple[Any, Any, A
 
     specs = [tf.TensorSpec(v.shape, v.dtype) for v in variables]
     try:
-        concrete = tf.function(step).get_concrete_function(specs, *batch_spec)
+        concrete = tf.function(step, autograph=False).get_concrete_function(specs, *batch_spec)
     except ConfigError:
         raise
     except (ValueError, TypeError, KeyError, NotImplementedError, tf.errors.OpError) as error:

@@ -176,6 +176,7 @@ class ServerStore:
             if mine or extra:
                 self._locked(server, server.apply_fn, step_id, finite, mine, extra)
 
+    @tf.autograph.experimental.do_not_convert
     def record_evaluation(self, evaluation_id: tf.Tensor, logged: tf.Tensor) -> None:
         """Add one evaluated batch to the evaluation's sums, once for each id."""
         self._locked(self.servers[0], self._record_fn, evaluation_id, logged)
@@ -213,7 +214,7 @@ class ServerStore:
 
         specs = [_gradient_spec(self.layout.buckets[i]) for i in server.bucket_indices]
         aux = tf.TensorSpec([self.aux.num_logged + self.aux.num_states], tf.float32)
-        return tf.function(apply).get_concrete_function(
+        return tf.function(apply, autograph=False).get_concrete_function(
             tf.TensorSpec([], tf.int64),
             tf.TensorSpec([], tf.bool),
             specs,
@@ -230,7 +231,7 @@ class ServerStore:
                 self.evaluated.scatter_nd_update([[slot]], [evaluation_id])
                 return tf.constant(0)
 
-        return tf.function(record).get_concrete_function(
+        return tf.function(record, autograph=False).get_concrete_function(
             tf.TensorSpec([], tf.int64), tf.TensorSpec([self.aux.num_logged], tf.float32)
         )
 

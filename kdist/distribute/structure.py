@@ -33,6 +33,7 @@ class ModelStructure:
         float_states: Floating non-trainable variables that a training step writes.
         int_states: Integer variables that a training step writes (seeds only when carried).
         seeds: States of random seed generators that are inputs of a step.
+        seed_values: Their first values.
         frozen: Everything else that a forward pass may read.
         metrics: All metrics but the loss tracker and the trackers of single losses.
         terms: The compiled losses; empty when the model computes its loss itself.
@@ -49,6 +50,7 @@ class ModelStructure:
     terms: tuple[LossTerm, ...] = ()
     has_own_loss: bool = False
     has_synchronized_layers: bool = False
+    seed_values: list[np.ndarray] = field(default_factory=list)
 
     @property
     def num_parameters(self) -> int:
@@ -138,7 +140,11 @@ def analyse(model: keras.Model, y_pred: Any, *, carries_seeds: bool) -> ModelStr
         if id(variable) in metric_variables:
             continue
         if variable.name == SEED_STATE_NAME:
-            (structure.int_states if carries_seeds else structure.seeds).append(variable)
+            if carries_seeds:
+                structure.int_states.append(variable)
+            else:
+                structure.seeds.append(variable)
+                structure.seed_values.append(np.asarray(variable.numpy()))
         else:
             structure.frozen.append(variable)
     return structure

@@ -22,6 +22,9 @@ from kdist.distribute.shares import WorkerShare, replica_in_block_op
 from kdist.distribute.store import ReplicatedStore, add_over_workers
 from kdist.distribute.structure import ModelStructure
 
+# Python as written: only the loops over steps are turned into graph loops.
+_PLAIN = tf.autograph.experimental.do_not_convert
+
 
 class SyncLoop:
     """Runs exact numbers of training steps and whole evaluations; every training task has one."""
@@ -72,7 +75,7 @@ class SyncLoop:
         self._train_fn: Any = None
         self._denominators_fn: Any = None
         self._evaluate_fn: Any = None
-        self._run_one = tf.function(self._step)
+        self._run_one = tf.function(self._step, autograph=False)
         self._run_many = tf.function(self._steps)
         self._sum_evaluation = tf.function(self._evaluate_batches)
 
@@ -111,6 +114,7 @@ class SyncLoop:
         for index in tf.range(num_steps):
             self._step(batches, first_step + index)
 
+    @_PLAIN
     def _step(self, batches: Any, step_index: tf.Tensor) -> None:
         x, y, sample_weight, num_rows = next(batches)
         scale = self.store.optimizer.loss_scale()
@@ -227,11 +231,11 @@ class SyncLoop:
         values, share = self._specs()
         scale = tf.TensorSpec([], tf.float32)
         self._train_fn = tf.function(
-            self.compute.train, jit_compile=self._jit
+            self.compute.train, jit_compile=self._jit, autograph=False
         ).get_concrete_function(values, share, scale)
         if self._needs_denominators:
             self._denominators_fn = tf.function(
-                lambda v, s: self.compute.denominators(v, s, training=True)
+                lambda v, s: self.compute.denominators(v, s, training=True), autograph=False
             ).get_concrete_function(values, share)
 
     def _specs(self) -> tuple[StepValues, Share]:
@@ -248,7 +252,7 @@ class SyncLoop:
         """
         if self._evaluate_fn is None:
             values, _ = self._specs()
-            self._evaluate_fn = tf.function(self.compute.evaluate).get_concrete_function(
+            self._evaluate_fn = tf.function(self.compute.evaluate, autograph=False).get_concrete_function(
                 values, share_specs(self.structure, source.element_spec)
             )
         workers, first = self.share.num_workers, self.share.worker_index
@@ -283,6 +287,7 @@ class SyncLoop:
             total += self._evaluate_one(next(batches))
         return total
 
+    @_PLAIN
     def _evaluate_one(self, batch: Any, replica_in_worker: int = 0) -> tf.Tensor:
         x, y, sample_weight, num_rows = batch
         one = tf.ones((), tf.float32)
@@ -302,11 +307,11 @@ class SyncLoop:
 def step_seeds(structure: ModelStructure, step_index: tf.Tensor, replica: Any) -> list[tf.Tensor]:
     """Return a seed for each generator: another one for every step and replica, reproducible."""
     seeds = []
-    for variable in structure.seeds:
-        initial = tf.constant(variable.numpy().astype(np.int64).astype(np.int32))
+    for variable, value in zip(structure.seeds, structure.seed_values, strict=True):
+        initial = tf.constant(value.astype(np.int64).astype(np.int32))
         seed = tf.random.experimental.stateless_fold_in(initial, tf.cast(step_index, tf.int32))
         seed = tf.random.experimental.stateless_fold_in(seed, tf.cast(replica, tf.int32))
-        seeds.append(tf.bitcast(seed, tf.uint32))
+        seeds.append(tf.cast(tf.bitcast(seed, tf.uint32), variable.dtype))
     return seeds
 
 

@@ -104,7 +104,9 @@ class OptimizerView:
                 yield from split(bucket, to_numpy(average))
 
     def _push_averages(self) -> bool:
-        mine = [to_numpy(v) for v in keras_adapter.ema_averages(inner_optimizer(self._model.optimizer))]
+        mine = [
+            to_numpy(v) for v in keras_adapter.ema_averages(inner_optimizer(self._model.optimizer))
+        ]
         changed = False
         for clone in self._clones():
             averages = keras_adapter.ema_averages(clone.inner)
@@ -125,7 +127,10 @@ class OptimizerView:
         outer = self._model.optimizer
         inner = inner_optimizer(outer)
         mapping = SlotMapping(self._model, self._clones())
-        for optimizer, is_inner in {id(outer): (outer, inner is outer), id(inner): (inner, True)}.values():
+        for optimizer, is_inner in {
+            id(outer): (outer, inner is outer),
+            id(inner): (inner, True),
+        }.values():
             optimizer.save_own_variables = types.MethodType(mapping.writer(is_inner), optimizer)
         try:
             yield
@@ -140,12 +145,12 @@ class SlotMapping:
     def __init__(self, model: keras.Model, clones: list[StoreOptimizer]):
         """Map the slots of clones to the variables of a model."""
         self._clones = clones
-        with keras.StatelessScope(initialize_variables=False):
-            pattern = clone_optimizer(model.optimizer)
-            inner = inner_optimizer(pattern)
-            with keras_adapter.recorded_slots(inner) as recorded:
-                pattern.build(model.trainable_variables)
-        position = {id(v): i for i, v in enumerate(model.trainable_variables)}
+        stand_ins = [_stand_in(variable) for variable in model.trainable_variables]
+        pattern = clone_optimizer(model.optimizer)
+        inner = inner_optimizer(pattern)
+        with keras_adapter.recorded_slots(inner) as recorded:
+            pattern.build(stand_ins)
+        position = {id(variable): index for index, variable in enumerate(stand_ins)}
         kinds: dict[int, int] = {}
         self._slot_of: dict[int, tuple[int, int]] = {}
         for reference, slot in recorded:
@@ -192,3 +197,10 @@ class SlotMapping:
                         part = value[member.offset : member.offset + member.size]
                         return part.reshape(member.shape)
         raise AssertionError(f"no slot {kind} for variable {variable_index}")
+
+
+def _stand_in(variable: keras.Variable) -> keras.Variable:
+    """Return a variable of one element with the rank, dtype and path of `variable`."""
+    small = keras.Variable(np.zeros([1] * len(variable.shape)), dtype=variable.dtype)
+    keras_adapter.set_path(small, variable.path, variable.name)
+    return small

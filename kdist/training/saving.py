@@ -42,7 +42,9 @@ def load_model(path: Path) -> keras.Model:
     try:
         return keras.saving.load_model(file)
     except (OSError, ValueError, TypeError, KeyError) as error:
-        raise ConfigError(f"{file} cannot be read as a Keras model: {first_lines(error)}") from error
+        raise ConfigError(
+            f"{file} cannot be read as a Keras model: {first_lines(error)}"
+        ) from error
 
 
 def start_from(model: keras.Model, path: Path) -> None:

@@ -215,9 +215,7 @@ class Trainer:
         if bridge.has_batch_hooks:
             for step in calls:
                 bridge.batch_begin(step)
-        self._loop.train(
-            first, size, steps_per_call=plan.steps_per_call, on_progress=never_stop
-        )
+        self._loop.train(first, size, steps_per_call=plan.steps_per_call, on_progress=never_stop)
         if bridge.has_batch_hooks:
             logs = self._loop.logs.results(self._loop.read_logs())
             for step in calls:
