@@ -183,3 +183,21 @@ def test_inputs_alone(wrap, cache_bytes):
 def test_bad_datasets_are_named(dataset, message, cache_bytes):
     with pytest.raises(ConfigError, match=message):
         stream(dataset, cache_bytes=cache_bytes)
+
+
+def test_a_generator_that_runs_out_is_named():
+    """Keras trains on what is left and says nothing."""
+    rows = iter([(float(k), k) for k in range(40)])
+    dataset = tf.data.Dataset.from_generator(
+        lambda: rows, output_signature=(tf.TensorSpec([]), tf.TensorSpec([], tf.int64))
+    )
+    source = StreamSource(
+        dataset.map(lambda x, y: (x[None], y, ())),
+        num_examples=None,
+        settings=DataSettings(batch_size=8, shuffle=False),
+        class_weight=None,
+        warnings=(),
+        key="data.train",
+    )
+    with pytest.raises(tf.errors.InvalidArgumentError, match=r"data.train gave rows once"):
+        rows_read(source, 9)

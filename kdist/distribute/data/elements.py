@@ -92,11 +92,16 @@ def own_block(batch: Any, share: WorkerShare) -> Any:
         batch: Nest of tensors `(x, y, sample_weight)`, the whole global batch.
         share: The worker that reads.
     """
-    num_rows = tf.shape(tf.nest.flatten(batch)[0], tf.int64)[0]
+    num_rows = num_rows_of(batch)
     if share.num_workers > 1:
         lo, hi = worker_block_op(num_rows, share)
         batch = tf.nest.map_structure(lambda t: t[lo:hi], batch)
     return (*batch, num_rows)
+
+
+def num_rows_of(batch: Any) -> Any:
+    """Return the number of rows of a batch, an int64 scalar tensor."""
+    return tf.shape(tf.nest.flatten(batch)[0], tf.int64)[0]
 
 
 def batch_specs(dataset: tf.data.Dataset) -> Any:

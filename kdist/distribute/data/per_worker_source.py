@@ -6,7 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from kdist.distribute.data.elements import batch_specs, standard_elements
+from kdist.distribute.data.elements import batch_specs, num_rows_of, standard_elements
 from kdist.distribute.data.materialize import fresh_reading_errors
 from kdist.distribute.data.source import DataSettings, map_plain, num_prefetched, read_ahead
 from kdist.distribute.shares import WorkerShare
@@ -84,9 +84,7 @@ class PerWorkerSource:
         elif self.batches_per_pass is not None:
             first_batch %= self.batches_per_pass
         batches = batches.skip(first_batch).shard(stride, 0)
-        counted = map_plain(
-            batches, lambda *batch: (*batch, tf.shape(tf.nest.flatten(batch)[0], tf.int64)[0])
-        )
+        counted = map_plain(batches, lambda *batch: (*batch, num_rows_of(batch)))
         return read_ahead(counted, num_prefetched(_ASSUMED_BATCH_BYTES))
 
 

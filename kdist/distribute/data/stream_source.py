@@ -4,7 +4,13 @@ from typing import Any
 
 import tensorflow as tf
 
-from kdist.distribute.data.elements import batch_specs, own_block, row_bytes, standard_elements
+from kdist.distribute.data.elements import (
+    batch_specs,
+    num_rows_of,
+    own_block,
+    row_bytes,
+    standard_elements,
+)
 from kdist.distribute.data.materialize import fresh_reading_errors
 from kdist.distribute.data.source import DataSettings, map_plain, num_prefetched, read_ahead
 from kdist.distribute.shares import WorkerShare
@@ -77,9 +83,9 @@ class StreamSource:
         per_pass = self.batches_per_pass
         first_pass, skipped = divmod(first_batch, per_pass) if per_pass else (0, first_batch)
         last_pass = tf.int64.max if repeat else first_pass + 1
-        batches = tf.data.Dataset.range(first_pass, last_pass).flat_map(
-            tf.autograph.experimental.do_not_convert(self._pass)
-        )
+        one_pass = tf.autograph.experimental.do_not_convert(self._pass)
+        batches = tf.data.Dataset.range(first_pass, last_pass).flat_map(one_pass)
+        batches = self._without_ends(batches)
         batches = batches.skip(skipped).shard(stride, 0)
         batches = map_plain(batches, lambda *batch: own_block(batch, share))
         return read_ahead(batches, num_prefetched(self._row_bytes * self._settings.batch_size))
@@ -93,7 +99,33 @@ class StreamSource:
             # would look at the value of the other seed, which is a tensor here.
             tf.random.set_seed(self._settings.seed % (2**31 - 2) + 1)
             rows = rows.shuffle(self.shuffled_rows, seed=pass_index)
-        return self._batched(rows)
+        batches = self._batched(rows)
+        if self.num_examples is not None:
+            return batches
+        return batches.concatenate(tf.data.Dataset.from_tensors(_empty_batch(self.element_spec)))
+
+    def _without_ends(self, batches: tf.data.Dataset) -> tf.data.Dataset:
+        """Drop the empty batch that marks the end of each pass of unknown size.
+
+        A pass that had no batch at all fails: otherwise a generator that can be read once only
+        would be started again and again, without end and without a word.
+        """
+        if self.num_examples is not None:
+            return batches
+        message = (
+            f"{self._key} gave rows once, but none when it was read again. Let each iteration over "
+            "the tf.data.Dataset start anew (a generator function, not a generator)."
+        )
+
+        def count(num_batches: Any, batch: Any) -> Any:
+            is_end = tf.equal(num_rows_of(batch), 0)
+            tf.debugging.assert_equal(is_end & (num_batches == 0), False, message)
+            return tf.where(is_end, tf.zeros_like(num_batches), num_batches + 1), batch
+
+        counted = batches.scan(
+            tf.zeros([], tf.int64), tf.autograph.experimental.do_not_convert(count)
+        )
+        return counted.filter(lambda *batch: num_rows_of(batch) > 0)
 
     def _batched(self, rows: tf.data.Dataset) -> tf.data.Dataset:
         batches = rows.batch(self._settings.batch_size)
@@ -125,6 +157,17 @@ def stream_source(
     source.first_batch(settings.batch_size)
     source.warnings = _warnings(source, settings, num_rows, key)
     return source
+
+
+def _empty_batch(specs: Any) -> Any:
+    return tf.nest.map_structure(
+        lambda spec: (
+            tf.zeros([size or 0 for size in spec.shape], spec.dtype)
+            if spec.dtype != tf.string
+            else tf.fill([size or 0 for size in spec.shape], "")
+        ),
+        specs,
+    )
 
 
 def _warnings(
