@@ -1,0 +1,1 @@
+"""Speed and memory of kdist beside its peers, measured in one sitting on one machine."""

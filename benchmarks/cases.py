@@ -1,0 +1,76 @@
+"""What is measured: workloads, strategies, peers, and the ratios to reach."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from benchmarks.workloads import WORKLOADS
+
+KDIST, KERAS, TF_KERAS = "kdist", "keras", "tf_keras"
+STRATEGIES = ("single", "mirrored", "multiworker", "ps")
+STEPS_PER_EXECUTION = (1, 10)
+NUM_WORKERS, NUM_PS, NUM_DEVICES = 2, 2, 2
+BATCH_SIZE_PER_WORKER = 64
+
+# Which peers can train under which strategy at all (Keras 3 with steps_per_execution > 1 under
+# `mirrored` fails; that is measured, and reported as a failure).
+PEERS: Mapping[str, tuple[str, ...]] = {
+    "single": (KERAS, TF_KERAS),
+    "mirrored": (TF_KERAS, KERAS),
+    "multiworker": (TF_KERAS,),
+    "ps": (TF_KERAS,),
+}
+# Steps of one timed epoch of the dense model: one to seven seconds for the slower side.
+_STEPS = {"single": 600, "mirrored": 400, "multiworker": 200, "ps": 200}
+# The ratio to reach against a peer; every other pair has to reach 1.0.
+_DENSE_TARGETS = {
+    ("single", KERAS): 1.3,
+    ("mirrored", TF_KERAS): 1.7,
+    ("multiworker", TF_KERAS): 2.2,
+    ("ps", TF_KERAS): 6.0,
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """One thing to measure on every side."""
+
+    workload: str
+    strategy: str
+    steps_per_execution: int
+
+    @property
+    def num_steps(self) -> int:
+        """Steps of one timed epoch, a multiple of `steps_per_execution` ten."""
+        share = WORKLOADS[self.workload].step_share
+        return max(10, round(_STEPS[self.strategy] * share / 10) * 10)
+
+    @property
+    def batch_size(self) -> int:
+        """`data.batch_size`: examples a step; 64 for each worker that takes part in it.
+
+        In `single` too, so that it can be compared with the synchronous strategies.
+        """
+        return BATCH_SIZE_PER_WORKER * (1 if self.strategy == "ps" else NUM_WORKERS)
+
+    def __str__(self) -> str:
+        """Return a name for messages."""
+        return f"{self.workload} {self.strategy} steps_per_execution={self.steps_per_execution}"
+
+
+def plan_cases(workloads: Iterable[str], strategies: Sequence[str]) -> tuple[Case, ...]:
+    """Return the cases in the order of measuring."""
+    return tuple(
+        Case(workload=workload, strategy=strategy, steps_per_execution=steps)
+        for workload in workloads
+        for strategy in strategies
+        for steps in STEPS_PER_EXECUTION
+    )
+
+
+def target_ratio(workload: str, strategy: str, peer: str) -> float:
+    """Return what kdist's speed divided by the peer's should at least be."""
+    if workload == "large":
+        return 0.95
+    if workload == "dense":
+        return _DENSE_TARGETS.get((strategy, peer), 1.0)
+    return 1.0
