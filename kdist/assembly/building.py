@@ -98,7 +98,9 @@ class Builder:
         if not model.compiled:
             self._compile(model)
             return model
-        clashing = [key for key in self._typed if key.split(".")[0] in ("optimizer", "loss", "metrics")]
+        clashing = [
+            key for key in self._typed if key.split(".")[0] in ("optimizer", "loss", "metrics")
+        ]
         if clashing:
             raise ConfigError(
                 "The model function returns a compiled model, which keeps its optimizer, loss and "

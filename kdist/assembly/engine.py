@@ -77,9 +77,7 @@ def make_engine(
     structure = analyse(model, y_pred, carries_seeds=carries_seeds)
     probe_training_step(structure, source.element_spec)
     _refuse_integer_states(structure, traits)
-    notes = check_separable(
-        structure, x, y, weights, y_pred, splits_batches=share.num_replicas > 1
-    )
+    notes = check_separable(structure, x, y, weights, y_pred, splits_batches=share.num_replicas > 1)
     if structure.has_synchronized_layers and config.jit_compile and num_replicas > 1:
         raise ConfigError(
             "jit_compile=true cannot compile BatchNormalization(synchronized=True), whose sums "

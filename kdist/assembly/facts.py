@@ -27,7 +27,9 @@ def opening_facts(
     """Return what is known before the first step. Called on the chief."""
     spec = request.spec
     is_clustered = spec.is_distributed
-    counts = ", ".join(f"{spec.num(k)} {k}" for k in TaskType if spec.num(k)) if is_clustered else ""
+    counts = (
+        ", ".join(f"{spec.num(k)} {k}" for k in TaskType if spec.num(k)) if is_clustered else ""
+    )
     num_replicas = _num_replicas(traits, request)
     rows = ()
     if traits.batch_is_global:
@@ -43,7 +45,9 @@ def opening_facts(
         tasks=tuple(f"{t} {spec.address(t)}" for t in spec.tasks()) if is_clustered else (),
         devices=tuple(f"{kind}:{index}" for index in range(per_task)),
         num_replicas=num_replicas,
-        global_batch_size=config.data.batch_size if sources.train.kind in ("arrays", "stream") else None,
+        global_batch_size=config.data.batch_size
+        if sources.train.kind in ("arrays", "stream")
+        else None,
         per_replica_batch_sizes=rows or (config.data.batch_size,) * num_replicas,
         num_parameters=engine.structure.num_parameters,
         parameter_bytes=engine.structure.parameter_bytes,
@@ -53,9 +57,7 @@ def opening_facts(
         steps_per_epoch=plan.steps_per_epoch,
         epochs=plan.epochs,
         run_dir=str(folder.path),
-        open_ports=tuple(
-            f"{t}:{spec.address(t).rpartition(':')[2]}" for t in spec.tasks()
-        )
+        open_ports=tuple(f"{t}:{spec.address(t).rpartition(':')[2]}" for t in spec.tasks())
         if is_clustered
         else (),
         notes=tuple(notes),

@@ -43,7 +43,9 @@ def task_main(request: TaskRequest, link: LauncherLink) -> int:
 def _be_task(request: TaskRequest, link: LauncherLink) -> int:
     config = kdist_config.load(request.config)
     objects = pickle.loads(request.objects) if request.objects else {}
-    traits = traits_of(config.strategy.name or "", config.strategy.replication, config.strategy.update)
+    traits = traits_of(
+        config.strategy.name or "", config.strategy.replication, config.strategy.update
+    )
     hosts = request.task.type in traits.hosts
     signals = StopSignals(ignores=hosts and request.is_local)
     runtime.configure(

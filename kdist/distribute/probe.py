@@ -10,6 +10,7 @@ import keras
 import tensorflow as tf
 
 from kdist.distribute import keras_adapter
+from kdist.distribute.compute import none_if_empty
 from kdist.distribute.structure import (
     ModelStructure,
     call_model,
@@ -52,7 +53,7 @@ def probe_training_step(structure: ModelStructure, batch_spec: tuple[Any, Any, A
                     x=x,
                     y=y,
                     y_pred=y_pred,
-                    sample_weight=None if sample_weight == () else sample_weight,
+                    sample_weight=none_if_empty(sample_weight),
                 )
                 if loss.shape.rank != 0:
                     loss = tf.reduce_sum(loss)

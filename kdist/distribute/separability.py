@@ -57,7 +57,9 @@ def _check_loss(structure: ModelStructure, whole: Any, halves: Sequence[Any], pa
     if any(term.denominator != "rows" for term in structure.terms):
         return
     total = _loss(structure.model, whole)
-    split = part * _loss(structure.model, halves[0]) + (1 - part) * _loss(structure.model, halves[1])
+    split = part * _loss(structure.model, halves[0]) + (1 - part) * _loss(
+        structure.model, halves[1]
+    )
     if np.isfinite(total) and abs(total - split) > TOLERANCE * max(1.0, abs(total)):
         names = ", ".join(term.name for term in structure.terms) or "compute_loss"
         raise ConfigError(

@@ -36,19 +36,19 @@ class ReplicatedStore:
     ):
         """Create the variables; the model keeps its values."""
         self.strategy = strategy
+        self.add_over_workers = WorkerSum(strategy)
         self._num_workers = share.num_workers
         self._is_first_worker = share.worker_index == 0
         self.structure = structure
         self.layout = layout
         self._fingerprints: list[int] = []
         self._is_mirrored = strategy.num_replicas_in_sync > 1
+        self._no_states = tf.Variable(tf.zeros([0]), trainable=False, name="no_states")
         with strategy.scope():
             self.buckets = [self._create_bucket(i, b) for i, b in enumerate(layout.buckets)]
             for variable in structure.frozen if self._is_mirrored else ():
                 keras_adapter.rebind(variable, _mirrored(variable))
-            self.states = tf.Variable(
-                pack_states(structure.float_states), trainable=False, name="float_states"
-            )
+            self.states = self._create_states()
             self.int_states = [
                 tf.Variable(
                     variable.value,
@@ -73,6 +73,13 @@ class ReplicatedStore:
             dtype=bucket.dtype,
             name=f"bucket_{index}",
         )
+
+    def _create_states(self) -> tf.Variable:
+        """Return the float states; none at all stay local, since TensorFlow cannot broadcast them."""
+        value = pack_states(self.structure.float_states)
+        if value.size:
+            return tf.Variable(value, trainable=False, name="float_states")
+        return self._no_states
 
     def read(self, seeds: Sequence[tf.Tensor]) -> StepValues:
         """Return the current values; within a replica those of its own device."""
@@ -144,7 +151,7 @@ class ReplicatedStore:
         for variable in [*(b.value for b in self.buckets), self.states, *self.int_states]:
             value = np.asarray(variable.numpy())
             mine = value if self._is_first_worker else np.zeros_like(value)
-            variable.assign(add_over_workers(self.strategy, mine))
+            variable.assign(self.add_over_workers(mine))
 
     @property
     def optimizers(self) -> list[StoreOptimizer]:
@@ -197,18 +204,23 @@ def write_states(variables: Sequence[keras.Variable], vector: np.ndarray) -> Non
         offset += size
 
 
-def add_over_workers(strategy: tf.distribute.Strategy, value: np.ndarray) -> np.ndarray:
-    """Return the sum of every worker's `value`; all workers must call it with one shape."""
+class WorkerSum:
+    """Adds up one array of every worker; traced once for each shape."""
 
-    @tf.function
-    def add(local: tf.Tensor) -> tf.Tensor:
+    def __init__(self, strategy: tf.distribute.Strategy):
+        """Remember the strategy."""
+        self._strategy = strategy
+        self._per_worker = max(1, len(strategy.extended.worker_devices))
+        self._add = tf.function(self._traced, autograph=False, reduce_retracing=False)
+
+    def __call__(self, value: np.ndarray) -> np.ndarray:
+        """Return the sum of every worker's `value`; all workers must call it with one shape."""
+        return self._add(tf.constant(value)).numpy()
+
+    def _traced(self, local: tf.Tensor) -> tf.Tensor:
         def once() -> tf.Tensor:
-            context = tf.distribute.get_replica_context()
-            in_worker = context.replica_id_in_sync_group % max(
-                1, len(strategy.extended.worker_devices)
-            )
-            return local * tf.cast(tf.equal(in_worker, 0), local.dtype)
+            replica = tf.distribute.get_replica_context().replica_id_in_sync_group
+            is_first = tf.equal(replica % self._per_worker, 0)
+            return local * tf.cast(is_first, local.dtype)
 
-        return strategy.reduce("SUM", strategy.run(once), axis=None)
-
-    return add(tf.constant(value)).numpy()
+        return self._strategy.reduce("SUM", self._strategy.run(once), axis=None)

@@ -19,7 +19,7 @@ from kdist.distribute.inner_loop import OnProgress
 from kdist.distribute.layout import BucketLayout
 from kdist.distribute.loss_terms import VALID, WEIGHTS
 from kdist.distribute.shares import WorkerShare, replica_in_block_op
-from kdist.distribute.store import ReplicatedStore, add_over_workers
+from kdist.distribute.store import ReplicatedStore
 from kdist.distribute.structure import ModelStructure
 
 # Python as written: only the loops over steps are turned into graph loops.
@@ -252,9 +252,9 @@ class SyncLoop:
         """
         if self._evaluate_fn is None:
             values, _ = self._specs()
-            self._evaluate_fn = tf.function(self.compute.evaluate, autograph=False).get_concrete_function(
-                values, share_specs(self.structure, source.element_spec)
-            )
+            self._evaluate_fn = tf.function(
+                self.compute.evaluate, autograph=False
+            ).get_concrete_function(values, share_specs(self.structure, source.element_spec))
         workers, first = self.share.num_workers, self.share.worker_index
         limit = source.batches_per_pass if num_batches is None else num_batches
         if limit is not None and source.batches_per_pass is not None:
@@ -301,7 +301,7 @@ class SyncLoop:
     def _add_over_workers(self, total: np.ndarray) -> np.ndarray:
         if self.share.num_workers == 1:
             return total
-        return add_over_workers(self.strategy, total)
+        return self.store.add_over_workers(total)
 
 
 def step_seeds(structure: ModelStructure, step_index: tf.Tensor, replica: Any) -> list[tf.Tensor]:

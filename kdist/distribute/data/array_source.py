@@ -14,9 +14,18 @@ from kdist.distribute.data.class_weights import (
 )
 from kdist.distribute.data.nests import as_array, map_named, named_leaves, split_part
 from kdist.distribute.data.order import BatchOrder
-from kdist.distribute.data.source import DataSettings, map_plain, num_prefetched, read_ahead
+from kdist.distribute.data.source import (
+    DataSettings,
+    map_plain,
+    num_prefetched,
+    pass_by_pass,
+    read_ahead,
+)
 from kdist.distribute.shares import WorkerShare, worker_block_op
 from kdist.errors import ConfigError
+
+_MIN_BATCHES_FOR_TABLE = 8
+_MAX_TABLE_ROWS = 1 << 22
 
 
 class ArraySource:
@@ -88,6 +97,23 @@ class ArraySource:
         self, first_batch: int, share: WorkerShare, *, repeat: bool, stride: int = 1
     ) -> tf.data.Dataset:
         """Return this worker's blocks of the batches from `first_batch` on; see `BatchSource`."""
+        batches = (
+            self._dataset_by_tables(first_batch, share, repeat, stride)
+            if self._uses_tables
+            else self._dataset_by_rows(first_batch, share, repeat, stride)
+        )
+        batch_bytes = self.num_bytes // self.num_examples * self.order.batch_size
+        return read_ahead(batches, num_prefetched(batch_bytes))
+
+    @property
+    def _uses_tables(self) -> bool:
+        """Whether to draw the order of a whole pass at once: a third less work for each batch."""
+        is_worth_it = self.batches_per_pass >= _MIN_BATCHES_FOR_TABLE
+        return self.order.shuffle and is_worth_it and self.num_examples <= _MAX_TABLE_ROWS
+
+    def _dataset_by_rows(
+        self, first_batch: int, share: WorkerShare, repeat: bool, stride: int
+    ) -> tf.data.Dataset:
         order, tensors = self.order, self.tensors
 
         def element(batch_index: Any) -> Any:
@@ -101,9 +127,31 @@ class ArraySource:
             return (*batch, hi - lo)
 
         end = tf.int64.max if repeat else order.end_of_pass(first_batch)
-        batches = tf.data.Dataset.range(first_batch, end, stride)
-        batch_bytes = self.num_bytes // self.num_examples * order.batch_size
-        return read_ahead(map_plain(batches, element), num_prefetched(batch_bytes))
+        return map_plain(tf.data.Dataset.range(first_batch, end, stride), element)
+
+    def _dataset_by_tables(
+        self, first_batch: int, share: WorkerShare, repeat: bool, stride: int
+    ) -> tf.data.Dataset:
+        order, tensors = self.order, self.tensors
+
+        def one_pass(pass_index: Any, indices: tf.data.Dataset) -> tf.data.Dataset:
+            table = order.rows_at(pass_index, 0, order.num_rows)
+
+            def element(batch_index: Any) -> Any:
+                _, lo, hi = order.positions(batch_index)
+                block_lo, block_hi = worker_block_op(hi - lo, share)
+                rows = table[lo + block_lo : lo + block_hi]
+                return (*self.gather(tensors, rows), hi - lo)
+
+            return map_plain(indices, element)
+
+        return pass_by_pass(
+            one_pass,
+            first_batch=first_batch,
+            batches_per_pass=order.batches_per_pass,
+            repeat=repeat,
+            stride=stride,
+        )
 
     @property
     def num_bytes(self) -> int:

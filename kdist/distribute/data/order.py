@@ -82,7 +82,7 @@ def permuted(positions: Any, num_rows: int, seed: int, pass_index: Any) -> Any:
         return tf.cast(tf.gather(tf.argsort(keys, stable=True), positions), tf.int64)
     # `RandomIndexShuffle` looks at the low bits of its seed only (8 of each number, up to 65,536
     # rows): seed and pass are hashed first, and turning by random amounts makes up for the rest.
-    drawn = tf.random.stateless_uniform([6], pass_seed, maxval=tf.int64.max, dtype=tf.int64)
+    drawn: Any = tf.random.stateless_uniform([6], pass_seed, maxval=tf.int64.max, dtype=tf.int64)
     turns = drawn[3:5] % num_rows
     positions = (positions + turns[0]) % num_rows
     if is_power_of_four(num_rows - 1):

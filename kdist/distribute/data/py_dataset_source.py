@@ -15,7 +15,13 @@ from kdist.distribute.data.class_weights import (
 from kdist.distribute.data.elements import own_block
 from kdist.distribute.data.nests import as_array, map_named, split_part
 from kdist.distribute.data.order import permuted
-from kdist.distribute.data.source import DataSettings, map_plain, num_prefetched, read_ahead
+from kdist.distribute.data.source import (
+    DataSettings,
+    map_plain,
+    num_prefetched,
+    pass_by_pass,
+    read_ahead,
+)
 from kdist.distribute.shares import WorkerShare
 from kdist.errors import ConfigError
 
@@ -83,32 +89,30 @@ class PyDatasetSource:
         def element(batch_index: Any) -> Any:
             return own_block(self._read_op(batch_index), share)
 
-        def one_pass(pass_index: Any) -> tf.data.Dataset:
-            is_first = first_batch // (per_pass or 1)
-            hooks = lambda p: self._between_passes(int(p), is_first)  # noqa: E731
-            pass_index = tf.numpy_function(hooks, [pass_index], tf.int64)
-            lo = tf.maximum(pass_index * per_pass, first_batch)
-            lo += (first_batch - lo) % stride
-            batches = tf.data.Dataset.range(lo, (pass_index + 1) * per_pass, stride)
-            return map_plain(batches, element, num_threads)
+        def one_pass(pass_index: Any, indices: tf.data.Dataset) -> tf.data.Dataset:
+            call = tf.numpy_function(between_passes, [pass_index], tf.int64)
+            with tf.control_dependencies([call]):
+                return map_plain(indices, element, num_threads)
+
+        def between_passes(pass_index: Any) -> Any:
+            if pass_index > first_batch // (per_pass or 1):
+                self._py_dataset.on_epoch_end()
+            self._py_dataset.on_epoch_begin()
+            return pass_index
 
         if per_pass is None:
-            batches = tf.data.Dataset.range(first_batch, tf.int64.max, stride)
-            batches = map_plain(batches, element, num_threads)
+            indices = tf.data.Dataset.range(first_batch, tf.int64.max, stride)
+            batches = map_plain(indices, element, num_threads)
         else:
-            first_pass = first_batch // per_pass
-            end = tf.int64.max if repeat else first_pass + 1
-            batches = tf.data.Dataset.range(first_pass, end).flat_map(
-                tf.autograph.experimental.do_not_convert(one_pass)
+            batches = pass_by_pass(
+                one_pass,
+                first_batch=first_batch,
+                batches_per_pass=per_pass,
+                repeat=repeat,
+                stride=stride,
             )
         batch_bytes = sum(a.nbytes for a in tf.nest.flatten(self.first_batch(1 << 30)))
         return read_ahead(batches, num_prefetched(batch_bytes))
-
-    def _between_passes(self, pass_index: int, first_pass: int) -> np.int64:
-        if pass_index > first_pass:
-            self._py_dataset.on_epoch_end()
-        self._py_dataset.on_epoch_begin()
-        return np.int64(pass_index)
 
     def _read_op(self, batch_index: Any) -> Any:
         per_pass = self.batches_per_pass

@@ -1,5 +1,6 @@
 """What the engine may ask of data, whatever form it came in."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -104,6 +105,36 @@ def map_plain(dataset: tf.data.Dataset, function: Any, num_threads: int = 0) -> 
     if not num_threads:
         return dataset.map(function, synchronous=True)
     return dataset.map(function, num_parallel_calls=num_threads, deterministic=True)
+
+
+def pass_by_pass(
+    one_pass: Callable[[Any, tf.data.Dataset], tf.data.Dataset],
+    *,
+    first_batch: int,
+    batches_per_pass: int,
+    repeat: bool,
+    stride: int,
+) -> tf.data.Dataset:
+    """Return the elements of one pass after the other; a pass is begun when the last one is done.
+
+    Args:
+        one_pass: Takes a pass's index (int64 scalar tensor) and the dataset of its batch indices,
+            counted over all passes; returns the elements.
+        first_batch: Where to begin, counted over all passes.
+        batches_per_pass: Batches of a pass.
+        repeat: Whether to go on after the first pass, without end.
+        stride: How far the batches of two elements lie apart.
+    """
+
+    def elements(pass_index: Any) -> tf.data.Dataset:
+        lo = tf.maximum(pass_index * batches_per_pass, first_batch)
+        lo += (first_batch - lo) % stride
+        end = (pass_index + 1) * batches_per_pass
+        return one_pass(pass_index, tf.data.Dataset.range(lo, end, stride))
+
+    first_pass = first_batch // batches_per_pass
+    passes = tf.data.Dataset.range(first_pass, tf.int64.max if repeat else first_pass + 1)
+    return passes.flat_map(tf.autograph.experimental.do_not_convert(elements))
 
 
 def num_prefetched(batch_bytes: int) -> int:
