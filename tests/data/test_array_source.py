@@ -65,8 +65,10 @@ def test_rows_of_and_gather_give_what_dataset_gives(numbered):
         assert element[3] == len(rows)
 
 
-def test_reading_can_start_anywhere(numbered):
-    source = numbered(50, batch_size=8, shuffle=True)
+@pytest.mark.parametrize("num_rows", [50, 100])
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_reading_can_start_anywhere(numbered, num_rows, shuffle):
+    source = numbered(num_rows, batch_size=8, shuffle=shuffle)
     everything = rows_read(source, 40)
     assert rows_read(source, 5, first_batch=23) == everything[23:28]
     assert rows_read(source, 5, first_batch=1, stride=3) == everything[1:16:3]
