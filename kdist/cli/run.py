@@ -12,6 +12,7 @@ from omegaconf import OmegaConf, open_dict
 from kdist import config as kdist_config
 from kdist.cli.composition import Composition
 from kdist.cli.environment import count_accelerators
+from kdist.cli.quiet import hidden_stderr
 from kdist.cli.resolution import resolved, yaml_without_secrets
 from kdist.cli.saved_run import with_data_of_run
 from kdist.cluster.choose import Choice, choose_strategy
@@ -68,7 +69,8 @@ def run(composition: Composition, environ: MutableMapping[str, str], *, started_
         from kdist.launch.local import run_local
 
         return run_local(requests)
-    from kdist.assembly import task_main
+    with hidden_stderr(is_hidden=not config.verbose):
+        from kdist.assembly import task_main
 
     return task_main(requests[plan.spec.tasks().index(membership.task)], NullLink())
 
