@@ -17,7 +17,7 @@ from kdist.cluster.task import Task
 from kdist.errors import KdistError, PeerLostError, TrainingError
 
 
-class ChiefEndedError(TrainingError):
+class ChiefEndedError(PeerLostError):
     """The chief ended the run while this task was still waiting for it; not a fault of its own."""
 
     is_consequence = True

@@ -1,5 +1,8 @@
-"""What a task process is asked to do, and how it answers the launcher."""
+"""What a task is asked to do, and how it talks back to the launcher that started it."""
 
+import json
+import os
+import threading
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -11,7 +14,7 @@ from kdist.cluster.task import Task
 
 @dataclass(frozen=True, kw_only=True)
 class Console:
-    """The terminal that the chief's report goes to."""
+    """The user's terminal, or pipe, that the chief's report reaches through the launcher."""
 
     is_terminal: bool = False
     width: int = 80
@@ -20,24 +23,24 @@ class Console:
 
 @dataclass(frozen=True, kw_only=True)
 class TaskRequest:
-    """Everything that a task process needs to know; it never sees the user's argv. Picklable.
+    """Everything that one task gets; it never sees the user's command line. Picklable.
 
     Attributes:
         config: The resolved configuration, in plain containers.
-        config_yaml: What config.yaml of the run folder gets, without secrets.
-        typed_keys: Dotted keys that the user typed.
-        spec: Every task of the run and its address.
-        task: Who the process is.
-        run_dir: Where the run folder should be.
+        config_yaml: The content of the run folder's config.yaml (unresolved).
+        typed_keys: Keys that the user typed.
+        spec: All tasks and their addresses.
+        task: Which of them this is.
+        run_dir: Where the run folder will be.
         may_rename_run_dir: Whether a taken `run_dir` may be replaced by the next free name.
-        is_local: Whether our launcher started the task (not a foreign scheduler).
-        num_devices: Devices that its replicas run on.
-        accelerators: Indices of the accelerators that it may use; empty hides all.
-        choice_line: Which strategy was taken, and why.
+        num_devices: Devices that the task's replicas run on; 0 for a task that computes nothing.
+        accelerators: Indices of the accelerators that it may use; empty hides all of them.
         notes: What the user may not expect, a sentence each.
-        console: The terminal of the chief's report.
-        objects: Pickled mapping of live functions that take the place of targets (`kdist.fit`).
         started_at_s: When the user's command began, in seconds since the epoch.
+        is_local: Whether a launcher on this machine started (and watches) the task.
+        choice_line: Why this strategy.
+        console: Where the chief's report goes.
+        objects: What `kdist.fit` was given (functions, arrays, ...), by cloudpickle.
     """
 
     config: Mapping[str, Any]
@@ -46,33 +49,56 @@ class TaskRequest:
     spec: ClusterSpec
     task: Task
     run_dir: str
-    may_rename_run_dir: bool = True
     is_local: bool
-    num_devices: int = 1
-    accelerators: tuple[int, ...] = ()
     choice_line: str = ""
-    notes: tuple[str, ...] = ()
     console: Console = field(default_factory=Console)
     objects: bytes | None = None
+    may_rename_run_dir: bool = True
+    num_devices: int = 1
+    accelerators: tuple[int, ...] = ()
+    notes: tuple[str, ...] = ()
     started_at_s: float = field(default_factory=time.time)
 
 
 class LauncherLink(Protocol):
-    """The way from a task to its launcher."""
+    """How a task tells its launcher what happens.
+
+    Events that the launcher knows:
+        run_folder_ready: `run_dir`, if it is another one than the request's. The launcher opens
+            logs/ and events.jsonl there. Sent by the chief.
+        task_ready: This task has joined; from here on it may be restarted.
+        task_rejoined: `task`, which the chief has met again after a loss.
+        failed: `type`, `message`, `is_consequence` (of another task's failure), `traceback`,
+            `exit_code`. What an exception out of the task's main function also becomes.
+        finished: `exit_code`. All is written; what happens to the process now does not matter.
+    """
 
     def send(self, event: str, **fields: Any) -> None:
-        """Tell the launcher of an event.
-
-        Args:
-            event: "run_folder_ready" {run_dir}, "task_ready", "failed" {type, message, task,
-                is_consequence, traceback}, "task_lost" {task}, "task_rejoined" {task}.
-            **fields: What belongs to the event; plain values.
-        """
+        """Tell the launcher; never raises, and never waits for an answer."""
         ...
 
 
 class NullLink:
-    """The link of a task that a foreign scheduler started: nobody listens."""
+    """The link of a task that no launcher started."""
 
     def send(self, event: str, **fields: Any) -> None:
         """Tell nobody."""
+
+
+class PipeLink:
+    """Writes events to a pipe, one JSON object a line."""
+
+    def __init__(self, descriptor: int) -> None:
+        """Remember the pipe's write end."""
+        self._descriptor = descriptor
+        self._lock = threading.Lock()
+
+    def send(self, event: str, **fields: Any) -> None:
+        """Write one line; a launcher that is gone is no error here."""
+        line = json.dumps({"event": event, **fields}, default=str).encode() + b"\n"
+        with self._lock:
+            while line:
+                try:
+                    line = line[os.write(self._descriptor, line) :]
+                except OSError:
+                    return

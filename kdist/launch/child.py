@@ -1,0 +1,111 @@
+"""What runs first in every task process that the launcher starts."""
+
+import contextlib
+import faulthandler
+import importlib
+import io
+import os
+import signal
+import sys
+import threading
+import traceback
+from collections.abc import Callable, Mapping
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import parent_process
+from typing import Any
+
+from kdist.errors import ConfigError, PeerLostError, exit_code_of
+from kdist.launch.request import PipeLink, TaskRequest
+
+
+def run_child(
+    request: TaskRequest,
+    task_main: str,
+    output: Connection,
+    events: Connection,
+    environment: Mapping[str, str] | None,
+) -> None:
+    """Become the task: own session, output into the launcher's pipe, then the main function.
+
+    Never returns. The process ends without running exit handlers, which TensorFlow's threads
+    can make hang or crash.
+    """
+    os.setsid()
+    threading.Thread(target=_die_with_launcher, name="kdist-launcher-watch", daemon=True).start()
+    link = PipeLink(events.fileno())
+    try:
+        _settle_in(request, output, environment)
+        exit_code = int(import_task_main(task_main)(request, link))
+    except KeyboardInterrupt:
+        exit_code = 128 + signal.SIGINT
+    except SystemExit as error:
+        exit_code = error.code if isinstance(error.code, int) else int(error.code is not None)
+    except BaseException as error:
+        link.send("failed", **describe_failure(error))
+        exit_code = exit_code_of(error)
+    with contextlib.suppress(Exception):
+        sys.stdout.flush()
+        sys.stderr.flush()
+    os._exit(exit_code)
+
+
+def _settle_in(
+    request: TaskRequest, output: Connection, environment: Mapping[str, str] | None
+) -> None:
+    """Take on this task's output, signals, environment and name."""
+    for stream, descriptor in ((sys.stdout, 1), (sys.stderr, 2)):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(encoding="utf-8", errors="backslashreplace", line_buffering=True)
+        os.dup2(output.fileno(), descriptor)
+    output.close()
+    faulthandler.enable(file=2)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    if environment is not None:
+        os.environ.clear()  # noqa: TID251 - a task gets the launcher's environment of today
+        os.environ.update(environment)  # noqa: TID251
+    sys.argv = ["kdist", str(request.task)]
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+
+
+def import_task_main(name: str) -> Callable[..., Any]:
+    """Return the function called `module:function`.
+
+    Raises:
+        ConfigError: If there is none.
+    """
+    module_name, _, function_name = name.partition(":")
+    function = getattr(importlib.import_module(module_name), function_name, None)
+    if not callable(function):
+        raise ConfigError(f"There is no function to run as a task. Received: {name}.")
+    return function
+
+
+def describe_failure(error: BaseException) -> dict[str, Any]:
+    """Return the fields of a `failed` event."""
+    return {
+        "type": type(error).__name__,
+        "message": str(error),
+        "is_consequence": getattr(error, "is_consequence", isinstance(error, PeerLostError)),
+        "exit_code": exit_code_of(error),
+        "traceback": "".join(traceback.format_exception(error)),
+    }
+
+
+def _die_with_launcher() -> None:
+    """Kill this task's whole process group when the launcher is gone, however it went."""
+    launcher = parent_process()
+    if launcher is None:
+        return
+    awaited: list[Any] = [launcher.sentinel]
+    try:
+        if hasattr(os, "pidfd_open") and launcher.pid is not None:
+            # Also when somebody else still holds the sentinel's pipe open.
+            awaited.append(os.pidfd_open(launcher.pid))
+        wait(awaited)
+    except ProcessLookupError:
+        pass
+    except OSError:
+        wait([launcher.sentinel])
+    os.killpg(0, signal.SIGKILL)

@@ -1,0 +1,109 @@
+"""The process that tasks are forked from: it has imported TensorFlow once for all of them."""
+
+import atexit
+import contextlib
+import functools
+import multiprocessing
+import os
+import signal
+import sys
+import threading
+import types
+from collections.abc import Iterator, Sequence
+from multiprocessing import forkserver
+from multiprocessing.context import ForkServerContext, ForkServerProcess
+from typing import Any
+
+from kdist.errors import EnvironmentFault, TaskTimeoutError
+
+PRELOAD = ("kdist.launch.preload",)
+
+_main_lock = threading.Lock()
+
+
+def context(preload: Sequence[str] = PRELOAD) -> ForkServerContext:
+    """Return the context whose processes are forked from a server that imported `preload`.
+
+    A server that already runs is used as it is.
+    """
+    chosen = multiprocessing.get_context("forkserver")
+    chosen.set_forkserver_preload(["kdist.launch.detach", *preload])
+    return chosen
+
+
+def start(process: ForkServerProcess, deadline_s: float) -> None:
+    """Start a process without running the user's main module in it again.
+
+    The first start waits until the server has imported its modules.
+
+    Raises:
+        TaskTimeoutError: If that took longer than `deadline_s`.
+        EnvironmentFault: If the server died of it.
+    """
+    is_late = threading.Event()
+
+    def give_up() -> None:
+        is_late.set()
+        kill()
+
+    timer = threading.Timer(deadline_s, give_up)
+    timer.daemon = True
+    timer.start()
+    _end_at_exit()
+    try:
+        with _hidden_main():
+            process.start()
+    except (EOFError, OSError) as error:
+        if is_late.is_set():
+            raise TaskTimeoutError(
+                f"Gave up after {deadline_s:g} s waiting for the import of TensorFlow. "
+                'Try `python -c "import tensorflow, keras"`.'
+            ) from error
+        raise EnvironmentFault(
+            "The process that imports TensorFlow died before it could start a task. "
+            f'Try `python -c "import tensorflow, keras"`. Received: {error!r}.'
+        ) from error
+    finally:
+        timer.cancel()
+
+
+def end() -> None:
+    """End the server and wait for it; the next start makes a new one. May be called again.
+
+    Does nothing while somebody's processes still depend on it.
+    """
+    server = _server()
+    if getattr(server, "_forkserver_pid", None) is None or multiprocessing.active_children():
+        return
+    kill()
+    with contextlib.suppress(Exception):
+        server._stop()
+
+
+@functools.cache
+def _end_at_exit() -> None:
+    atexit.register(end)
+
+
+def kill() -> None:
+    """Kill the server at once, whatever it is importing; may be called from any thread."""
+    pid = getattr(_server(), "_forkserver_pid", None)
+    if pid is not None:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
+def _server() -> Any:
+    return getattr(forkserver, "_forkserver", None)
+
+
+@contextlib.contextmanager
+def _hidden_main() -> Iterator[None]:
+    """Keep multiprocessing from telling the child where the user's main module is."""
+    with _main_lock:
+        main = sys.modules["__main__"]
+        sys.modules["__main__"] = types.ModuleType("__main__")
+        try:
+            yield
+        finally:
+            sys.modules["__main__"] = main

@@ -1,0 +1,103 @@
+"""One task of a supervised run: its process, what it printed and what it said."""
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from kdist import errors
+from kdist.cluster.task import Task
+from kdist.launch.console_pump import TaskOutput
+from kdist.launch.policy import Failure, TaskEnd
+from kdist.launch.request import TaskRequest
+from kdist.launch.task_process import TaskProcess, read_available
+
+EventHandler = Callable[["Member", str, dict[str, Any]], None]
+
+
+@dataclass
+class Member:
+    """A task through all its processes (a restart gives it a new one)."""
+
+    request: TaskRequest
+    output: TaskOutput
+    process: TaskProcess
+    end: TaskEnd | None = None
+    failure: Failure | None = None
+    finished_code: int | None = None
+    is_ready: bool = False
+    is_stopped: bool = False  # The launcher has told it to end, in one way or another.
+    is_terminated: bool = False  # ... by SIGTERM.
+    is_killed: bool = False
+    leave_by_s: float | None = None
+    _events: bytes = field(default=b"", repr=False)
+    _closed: set[int] = field(default_factory=set[int], repr=False)
+
+    @property
+    def task(self) -> Task:
+        """Which task this is."""
+        return self.request.task
+
+    def waitables(self) -> list[int]:
+        """Return the descriptors that show news of a task that has not ended."""
+        if self.end is not None:
+            return []
+        pipes = (self.process.output_descriptor, self.process.events_descriptor)
+        return [self.process.sentinel, *(pipe for pipe in pipes if pipe not in self._closed)]
+
+    def drain(self, on_event: EventHandler) -> None:
+        """Take in everything that the task has written so far."""
+        if self.end is not None:
+            return
+        data = self._read(self.process.events_descriptor)
+        *lines, self._events = (self._events + data).split(b"\n")
+        for line in lines:
+            message = json.loads(line)
+            on_event(self, message.pop("event"), message)
+        if data := self._read(self.process.output_descriptor):
+            self.output.feed(data)
+
+    def take_end(self, exit_code: int, now_s: float) -> TaskEnd:
+        """Record the end of the process and clear up after it; it must have been drained."""
+        self.process.kill()
+        self.process.close()
+        self.end = TaskEnd(
+            task=self.task,
+            exit_code=exit_code if self.finished_code is None else self.finished_code,
+            at_s=now_s,
+            failure=self.failure,
+            was_ready=self.is_ready,
+            was_stopped=self.is_stopped,
+        )
+        return self.end
+
+    def restart(self, process: TaskProcess) -> None:
+        """Go on with a new process."""
+        self.process = process
+        self.end = self.failure = self.finished_code = self.leave_by_s = None
+        self.is_ready = self.is_stopped = self.is_terminated = self.is_killed = False
+        self._events = b""
+        self._closed = set()
+
+    def _read(self, descriptor: int) -> bytes:
+        if descriptor in self._closed:
+            return b""
+        data, is_closed = read_available(descriptor)
+        if is_closed:
+            self._closed.add(descriptor)
+        return data
+
+
+def parse_failure(task: Task, fields: dict[str, Any], at_s: float) -> Failure:
+    """Return what a `failed` event says; the exit code follows from the type unless given."""
+    kind = str(fields.get("type", "Error"))
+    known = getattr(getattr(errors, kind, None), "exit_code", 1)
+    return Failure(
+        task=task,
+        type=kind,
+        message=str(fields.get("message", "")),
+        at_s=at_s,
+        is_consequence=bool(fields.get("is_consequence", False)),
+        exit_code=int(fields.get("exit_code", known)),
+        traceback=str(fields.get("traceback") or ""),
+    )

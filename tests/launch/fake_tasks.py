@@ -1,0 +1,111 @@
+"""Main functions for tasks of launcher tests: each does what the configuration scripts for it."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+from kdist import errors
+
+
+def scripted(request, link):
+    """Carry out this task's steps; return the exit code of the last `exit` step."""
+    for name, *arguments in request.config["steps"].get(str(request.task), []):
+        outcome = STEPS[name](request, link, *arguments)
+        if outcome is not None:
+            return outcome
+    return 0
+
+
+def _make_folder(request, link):
+    os.makedirs(request.run_dir)
+    link.send("run_folder_ready")
+
+
+def _raise(request, link, name, message, is_consequence=None):
+    kind = getattr(errors, name, None) or getattr(__builtins__, name, None) or ValueError
+    error = kind(message)
+    if is_consequence is not None:
+        error.is_consequence = is_consequence
+    raise error
+
+
+def _kill(request, link, name):
+    sys.stdout.flush()
+    os.kill(os.getpid(), getattr(signal, name))
+    time.sleep(60)
+
+
+def _wait_for(request, link, path, num_lines=1):
+    deadline_s = time.monotonic() + 60
+    while time.monotonic() < deadline_s:
+        if os.path.exists(path):
+            with open(path) as file:
+                if len(file.readlines()) >= num_lines:
+                    return
+        time.sleep(0.01)
+    raise TimeoutError(path)
+
+
+def _append(request, link, path, line):
+    with open(path, "a") as file:
+        file.write(line.format(pid=os.getpid(), task=request.task) + "\n")
+
+
+def _start_grandchild(request, link, path):
+    child = subprocess.Popen(["sleep", "600"])
+    with open(path, "a") as file:
+        file.write(f"{child.pid}\n")
+
+
+def _take_signal(request, link, name, path, exit_code):
+    def leave(number, frame):
+        _append(request, link, path, f"{{task}} {signal.Signals(number).name}")
+        os._exit(exit_code)
+
+    signal.signal(getattr(signal, name), leave)
+
+
+def _die_the_first_time(request, link, path):
+    if not os.path.exists(path):
+        with open(path, "w") as file:
+            file.write("x\n")
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+STEPS = {
+    "make_folder": _make_folder,
+    "print": lambda request, link, text: print(text),
+    "write": lambda request, link, text: (os.write(1, text.encode()), None)[1],
+    "send": lambda request, link, event, fields: link.send(event, **fields),
+    "exit": lambda request, link, code: code,
+    "leave": lambda request, link, code: os._exit(code),
+    "raise": _raise,
+    "kill": _kill,
+    "append": _append,
+    "wait_for": _wait_for,
+    "hang": lambda request, link: time.sleep(600),
+    "ignore": lambda request, link, name: (
+        signal.signal(getattr(signal, name), signal.SIG_IGN),
+        None,
+    )[1],
+    "take_signal": _take_signal,
+    "start_grandchild": _start_grandchild,
+    "die_the_first_time": _die_the_first_time,
+    "show": lambda request, link, code: print(eval(code)),
+    "remove": lambda request, link, path: os.remove(path),
+}
+
+
+def with_tensorflow(request, link):
+    """Serve and compute with TensorFlow, which the fork server has imported already."""
+    assert "tensorflow" in sys.modules and "keras" in sys.modules
+    import tensorflow as tf
+
+    if request.spec.is_distributed:
+        cluster = tf.train.ClusterSpec(request.spec.as_dict())
+        task = request.task
+        tf.distribute.Server(cluster, job_name=str(task.type), task_index=task.index, start=True)
+    print("sum", float(tf.reduce_sum(tf.ones((10, 10)) @ tf.ones((10, 10)))))
+    return 0
