@@ -21,11 +21,11 @@ from kdist.distribute.structure import ModelStructure, call_model
 class StepValues(NamedTuple):
     """Everything a forward pass reads, as tensors in the order of the structure's lists."""
 
-    buckets: list[tf.Tensor]
-    float_states: list[tf.Tensor]
-    int_states: list[tf.Tensor]
-    seeds: list[tf.Tensor]
-    frozen: list[tf.Tensor]
+    buckets: list[Any]
+    float_states: list[Any]
+    int_states: list[Any]
+    seeds: list[Any]
+    frozen: list[Any]
 
 
 class Share(NamedTuple):
@@ -43,19 +43,19 @@ class Share(NamedTuple):
     x: Any
     y: Any
     sample_weight: Any
-    num_rows: tf.Tensor
-    row_ratio: tf.Tensor
-    vote: tf.Tensor
-    is_first: tf.Tensor
-    term_ratios: tf.Tensor
+    num_rows: Any
+    row_ratio: Any
+    vote: Any
+    is_first: Any
+    term_ratios: Any
 
 
 class Contribution(NamedTuple):
     """What one share adds: gradients by bucket, aux (see `AuxLayout`), new integer states."""
 
     gradients: list[Any]
-    aux: tf.Tensor
-    int_states: list[tf.Tensor]
+    aux: Any
+    int_states: list[Any]
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,8 @@ class StepCompute:
         Args:
             structure: The model taken apart.
             layout: The buckets that values and gradients are packed in.
-            replicas_seen: Replicas that Keras sees while `train` is traced; it divides mean losses by them.
+            replicas_seen: Replicas that Keras sees while `train` is traced; it divides mean
+                losses by them.
             sparse_gradients: Whether the gradient of an embedding may stay (ids, rows).
         """
         self.structure = structure
@@ -120,7 +121,7 @@ class StepCompute:
         parameters = self.unpack(values.buckets)
         with tf.GradientTape(watch_accessed_variables=False) as tape:
             tape.watch(parameters)
-            with keras.StatelessScope(self._mapping(parameters, values)) as scope:
+            with self._scope(parameters, values) as scope:
                 loss, logged = self._loss_and_logs(scope, share, training=True)
                 scaled = loss * tf.cast(loss_scale, loss.dtype)
         gradients = tape.gradient(scaled, parameters)
@@ -137,7 +138,7 @@ class StepCompute:
     def evaluate(self, values: StepValues, share: Share) -> tf.Tensor:
         """Return one share's part of loss and metrics: float32 `[aux.num_logged]`."""
         parameters = self.unpack(values.buckets)
-        with keras.StatelessScope(self._mapping(parameters, values)) as scope:
+        with self._scope(parameters, values) as scope:
             _, logged = self._loss_and_logs(scope, share, training=False)
         return logged
 
@@ -195,6 +196,10 @@ class StepCompute:
         if isinstance(gradient, tf.IndexedSlices) and not self.sparse_gradients:
             return tf.convert_to_tensor(gradient)
         return gradient
+
+    def _scope(self, parameters: Sequence[Any], values: StepValues) -> keras.StatelessScope:
+        """Return a scope that also collects what layers pass to `add_loss`."""
+        return keras.StatelessScope(self._mapping(parameters, values), collect_losses=True)
 
     def _mapping(self, parameters: Sequence[Any], values: StepValues) -> list[tuple[Any, Any]]:
         structure = self.structure
@@ -287,7 +292,8 @@ def none_if_empty(sample_weight: Any) -> Any:
 
 
 def _current(scope: keras.StatelessScope, variable: keras.Variable) -> tf.Tensor:
-    return tf.convert_to_tensor(scope.get_current_value(variable))
+    value: Any = scope.get_current_value(variable)
+    return tf.convert_to_tensor(value)
 
 
 def _flat(value: Any) -> tf.Tensor:

@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from kdist.distribute import keras_adapter
 from kdist.distribute.compute import none_if_empty
+from kdist.distribute.compute import none_if_empty
 from kdist.distribute.structure import (
     ModelStructure,
     call_model,
@@ -45,7 +46,8 @@ def probe_training_step(structure: ModelStructure, batch_spec: tuple[Any, Any, A
         parameters = [given[id(v)] for v in structure.trainable]
         with tf.GradientTape(watch_accessed_variables=False) as tape:
             tape.watch(parameters)
-            with keras.StatelessScope(list(zip(variables, values, strict=True))) as scope:
+            mapping = list(zip(variables, values, strict=True))
+            with keras.StatelessScope(mapping, collect_losses=True) as scope:
                 start = {id(v): scope.get_current_value(v) for v in variables}
                 y_pred = call_model(structure.model, x, training=True)
                 after_forward = {id(v): scope.get_current_value(v) for v in variables}
@@ -97,7 +99,7 @@ def _refuse(variables: list[keras.Variable], fault: str, remedy: str) -> None:
 
 
 def _refuse_captured_variables(structure: ModelStructure, concrete: Any) -> None:
-    captured = [v for v in concrete.graph.variables]
+    captured = list(concrete.graph.variables)
     if not captured:
         return
     names = ", ".join(sorted({v.name for v in captured}))
