@@ -17,9 +17,8 @@ from kdist.cli.resolution import resolved, yaml_without_secrets
 from kdist.cli.saved_run import with_data_of_run
 from kdist.cluster.choose import Choice, choose_strategy
 from kdist.cluster.tf_config import Membership, decode
-from kdist.cluster.traits import traits_of
 from kdist.config.rules import COMMANDS_ON_A_RUN
-from kdist.config.schema import Config, StrategyConfig
+from kdist.config.schema import Config
 from kdist.errors import ConfigError
 from kdist.launch.environment import prepare_environment
 from kdist.launch.plan import LaunchPlan, PlannedTask, build_plan
@@ -107,16 +106,9 @@ def _settle(
         ConfigError: If a seed is to be drawn where several processes would each draw their own.
     """
     tree = composition.tree.copy()
-    strategy = config.strategy
+    decided: dict[str, Any] = {"strategy.name": choice.name}
     if config.command in COMMANDS_ON_A_RUN:
-        strategy = StrategyConfig(name=choice.name)
-    traits = traits_of(choice.name, strategy.replication, strategy.update)
-    decided: dict[str, Any] = {
-        "strategy.devices": strategy.devices,
-        "strategy.name": traits.name,
-        "strategy.replication": traits.replication,
-        "strategy.update": traits.update,
-    }
+        decided["strategy"] = {"name": choice.name}
     if config.seed is None:
         if membership is not None:
             raise ConfigError(
@@ -126,7 +118,7 @@ def _settle(
         decided["seed"] = random.SystemRandom().randrange(2**31)
     with open_dict(tree):
         for key, value in decided.items():
-            OmegaConf.update(tree, key, value)
+            OmegaConf.update(tree, key, value, merge=False)
     return dataclasses.replace(composition, tree=tree)
 
 
@@ -139,8 +131,10 @@ def _request(
     started_at_s: float,
 ) -> TaskRequest:
     """Return what one task is asked to do."""
+    content = resolved(composition.tree)
+    content["strategy"] |= {"replication": plan.traits.replication, "update": plan.traits.update}
     return TaskRequest(
-        config=resolved(composition.tree),
+        config=content,
         config_yaml=yaml_without_secrets(composition.tree),
         typed_keys=composition.typed_keys,
         spec=plan.spec,
