@@ -1,0 +1,16 @@
+"""One device equals plain Keras, and several replicas equal one device, whatever the batch sizes."""
+
+import pytest
+from .cases import CASES
+from .harness import assert_same, fit, train
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_replicas_and_single_equal_plain_keras(name):
+    case = CASES[name]
+    shared = {"batch_size": case.batch_size, "class_weight": case.class_weight}
+    reference = fit(case.build, case.data, **shared)
+    single = train(case.build, case.data, **shared, **case.single)
+    assert_same(single, reference, tolerance=case.tolerance)
+    mirrored = train(case.build, case.data, replicas=case.replicas, **shared, **case.mirrored)
+    assert_same(mirrored, reference, tolerance=case.tolerance)
