@@ -75,10 +75,10 @@ class ReplicatedStore:
         )
 
     def _create_states(self) -> tf.Variable:
-        """Return the float states; none at all stay local, since TensorFlow cannot broadcast them."""
+        """Return the float states; no states stay local: an empty collective crashes."""
         value = pack_states(self.structure.float_states)
         if value.size:
-            return tf.Variable(value, trainable=False, name="float_states")
+            return tf.Variable(tf.constant(value), trainable=False, name="float_states")
         return self._no_states
 
     def read(self, seeds: Sequence[tf.Tensor]) -> StepValues:
@@ -117,7 +117,7 @@ class ReplicatedStore:
 
     def _shared_fingerprints(self) -> list[int]:
         return [
-            zlib.crc32(np.ascontiguousarray(to_numpy(variable)).view(np.uint8))
+            zlib.crc32(to_numpy(variable).tobytes())
             for bucket, variable in zip(self.layout.buckets, self.buckets, strict=True)
             if not bucket.is_flat
         ]
@@ -210,7 +210,6 @@ class WorkerSum:
     def __init__(self, strategy: tf.distribute.Strategy):
         """Remember the strategy."""
         self._strategy = strategy
-        self._per_worker = max(1, len(strategy.extended.worker_devices))
         self._add = tf.function(self._traced, autograph=False, reduce_retracing=False)
 
     def __call__(self, value: np.ndarray) -> np.ndarray:
@@ -220,7 +219,7 @@ class WorkerSum:
     def _traced(self, local: tf.Tensor) -> tf.Tensor:
         def once() -> tf.Tensor:
             replica = tf.distribute.get_replica_context().replica_id_in_sync_group
-            is_first = tf.equal(replica % self._per_worker, 0)
+            is_first = tf.equal(replica % len(self._strategy.extended.worker_devices), 0)
             return local * tf.cast(is_first, local.dtype)
 
         return self._strategy.reduce("SUM", self._strategy.run(once), axis=None)
