@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from kdist.cli.environment import count_accelerators
+from kdist.launch.accelerators import count_accelerators
 
 
 def pytest_collection_modifyitems(items):

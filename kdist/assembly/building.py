@@ -28,18 +28,21 @@ class Sources:
 class Builder:
     """Calls the targets of one configuration; each method may be called once."""
 
-    def __init__(self, config: Config, typed_keys: Sequence[str], objects: Objects | None = None):
+    def __init__(self, config: Config, typed_keys: Sequence[str]):
         """Remember the configuration.
 
         Args:
             config: The checked configuration.
             typed_keys: Dotted keys that the user typed.
-            objects: Live functions that take the place of `_target_`s (`kdist.fit`).
         """
         self._config = config
         self._typed = tuple(typed_keys)
-        self._objects = objects or {}
+        self._objects: Objects = {}
         self.notes: list[str] = []
+
+    def use(self, objects: Objects) -> None:
+        """Let live objects take the place of `_target_`s (`kdist.fit`)."""
+        self._objects = objects
 
     def data(self, share: WorkerShare) -> Sources:
         """Call the data function and check what it returns.

@@ -121,8 +121,9 @@ class ChiefLink:
         self._on_event("task_lost", task)
         if self._traits.needs_coordinator and task.type is TaskType.WORKER:
             return
-        self._error = PeerLostError(f"{task} ({self._spec.address(task)}) was lost.")
-        _later(STUCK_S, lambda: self._is_over or self._give_up(self._error))
+        error = PeerLostError(f"{task} ({self._spec.address(task)}) was lost.")
+        self._error = error
+        _later(STUCK_S, lambda: self._is_over or self._give_up(error))
 
 
 class PeerLink:
@@ -187,8 +188,9 @@ class PeerLink:
 
     def _ended(self, exit_code: int) -> None:
         if exit_code != 0 and not self._is_over:
-            self._error = TrainingError(f"The chief ended the run with exit code {exit_code}.")
-            _later(STUCK_S, lambda: self._is_over or self._give_up(self._error))
+            error = TrainingError(f"The chief ended the run with exit code {exit_code}.")
+            self._error = error
+            _later(STUCK_S, lambda: self._is_over or self._give_up(error))
 
 
 def end_process(exit_code: int) -> None:

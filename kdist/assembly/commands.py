@@ -3,17 +3,23 @@
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import keras
 import numpy as np
 
 from kdist.assembly.building import Builder
+from kdist.assembly.engine import ROWS_TO_BUILD_ON, plan_layout
+from kdist.cluster.task import TaskType
 from kdist.config.schema import Config
 from kdist.datasets.npz import npz
 from kdist.distribute.shares import WorkerShare
+from kdist.distribute.structure import analyse, build_on_batch
 from kdist.errors import ConfigError
 from kdist.launch.request import TaskRequest
 from kdist.training.saving import load_model
+
+_SILENT: Any = 0  # Keras takes 0 and "auto"; its annotations say text.
 
 
 def run(config: Config, request: TaskRequest) -> int:
@@ -22,6 +28,9 @@ def run(config: Config, request: TaskRequest) -> int:
     Raises:
         ConfigError: If the run or the data cannot be used.
     """
+    if config.command == "plan":
+        show_model(config, request)
+        return 0
     assert config.run is not None
     path = Path(config.run)
     model = load_model(path)
@@ -29,6 +38,28 @@ def run(config: Config, request: TaskRequest) -> int:
     actions = {"evaluate": evaluate, "predict": predict, "export": export}
     actions[config.command](model, folder, config, request)
     return 0
+
+
+def show_model(config: Config, request: TaskRequest) -> None:
+    """Build the model on the data's first rows and print its parameters and where they live."""
+    builder = Builder(config, request.typed_keys)
+    sources = builder.data(WorkerShare())
+    model = builder.model()
+    x, y, sample_weight = sources.train.first_batch(ROWS_TO_BUILD_ON)
+    weights = None if isinstance(sample_weight, tuple) and not sample_weight else sample_weight
+    y_pred = build_on_batch(model, x, y, weights)
+    structure = analyse(model, y_pred, carries_seeds=False)
+    layout = plan_layout(config, structure, num_servers=request.spec.num(TaskType.PS))
+    sys.stdout.write(
+        f"model       {structure.num_parameters:,} parameters, "
+        f"{structure.parameter_bytes:,} bytes, {len(layout.buckets)} buckets\n"
+    )
+    if layout.num_servers > 1:
+        for index, num_bytes in enumerate(layout.bytes_per_server()):
+            sys.stdout.write(
+                f"            ps-{index}: {num_bytes:,} bytes in "
+                f"{len(layout.of_server(index))} buckets\n"
+            )
 
 
 def evaluate(model: keras.Model, folder: Path, config: Config, request: TaskRequest) -> None:
@@ -40,7 +71,7 @@ def evaluate(model: keras.Model, folder: Path, config: Config, request: TaskRequ
         batches = batches.take(config.limit_batches)
     if not model.compiled:
         raise ConfigError(f"The model of run={config.run} is not compiled: it has no loss.")
-    results = model.evaluate(batches.map(_without_count), verbose=0, return_dict=True)
+    results = model.evaluate(batches.map(_without_count), verbose=_SILENT, return_dict=True)
     named = {f"val_{name}": float(value) for name, value in results.items()}
     (folder / "evaluation.json").write_text(json.dumps(named, indent=2) + "\n", encoding="utf-8")
     for name, value in named.items():
@@ -52,7 +83,7 @@ def predict(model: keras.Model, folder: Path, config: Config, request: TaskReque
     del request
     assert config.data.path is not None
     x = npz(config.data.path)["train"][0]
-    outputs = model.predict(x, batch_size=config.data.batch_size, verbose=0)
+    outputs = model.predict(x, batch_size=config.data.batch_size, verbose=_SILENT)
     if isinstance(outputs, dict):
         named = {f"predictions_{name}": value for name, value in outputs.items()}
     elif isinstance(outputs, list | tuple):

@@ -83,12 +83,7 @@ def make_engine(
             "jit_compile=true cannot compile BatchNormalization(synchronized=True), whose sums "
             f"cross {num_replicas} replicas. Use jit_compile=false or synchronized=False."
         )
-    layout = plan_buckets(
-        _variable_infos(structure),
-        can_flatten=can_flatten(model.optimizer),
-        num_servers=max(1, num_servers),
-        placement=config.strategy.placement,
-    )
+    layout = plan_layout(config, structure, num_servers=num_servers)
     if traits.needs_coordinator:
         loop: InnerLoop = CoordinatorLoop(
             strategy,
@@ -110,6 +105,16 @@ def make_engine(
         )
     notes = [*notes, *_normalization_notes(model, num_replicas)]
     return Engine(loop=loop, structure=structure, layout=layout, notes=tuple(notes))
+
+
+def plan_layout(config: Config, structure: ModelStructure, *, num_servers: int) -> BucketLayout:
+    """Return the buckets of a model, dealt to `num_servers` servers (0: this process)."""
+    return plan_buckets(
+        _variable_infos(structure),
+        can_flatten=can_flatten(structure.model.optimizer),
+        num_servers=max(1, num_servers),
+        placement=config.strategy.placement,
+    )
 
 
 def _variable_infos(structure: ModelStructure) -> list[VariableInfo]:

@@ -1,6 +1,5 @@
 """What a task process does, from its request to its exit code."""
 
-import pickle
 import sys
 import traceback
 from collections.abc import Mapping
@@ -42,7 +41,6 @@ def task_main(request: TaskRequest, link: LauncherLink) -> int:
 
 def _be_task(request: TaskRequest, link: LauncherLink) -> int:
     config = kdist_config.load(request.config)
-    objects = pickle.loads(request.objects) if request.objects else {}
     traits = traits_of(
         config.strategy.name or "", config.strategy.replication, config.strategy.update
     )
@@ -62,7 +60,7 @@ def _be_task(request: TaskRequest, link: LauncherLink) -> int:
         return _host(request, cluster, link)
     exit_code = 1
     try:
-        run = TrainingRun(request, config, traits, cluster, link, objects, signals)
+        run = TrainingRun(request, config, traits, cluster, link, signals)
         exit_code = run.run()
     except Exception as error:
         exit_code = exit_code_of(_as_kdist_error(error, request))
@@ -73,11 +71,14 @@ def _be_task(request: TaskRequest, link: LauncherLink) -> int:
 
 
 def _host(request: TaskRequest, cluster: PeerLink, link: LauncherLink) -> int:
-    """Lend this process to the chief as a TensorFlow server, until the run ends."""
+    """Lend this process to the chief as a TensorFlow server, until the run ends.
+
+    A chief that failed has said so itself; this task did its part, unless it is to start again.
+    """
     server = start_server(request.spec, request.task)
     link.send("task_ready", address=server.target)
     exit_code = cluster.wait_done()
-    return 0 if exit_code == 0 else exit_code
+    return exit_code if exit_code == PeerLostError.exit_code else 0
 
 
 def _cluster_link(
@@ -116,7 +117,7 @@ def _as_kdist_error(error: Exception, request: TaskRequest) -> KdistError:
     if isinstance(error, KdistError):
         return error
     if isinstance(error, _PEER_ERRORS) and request.spec.is_distributed:
-        message = error.message.split("\n")[0]
+        message = str(error).split("\n")[0]
         return PeerLostError(f"{request.task} lost a peer: {message}")
     if isinstance(error, tf.errors.OpError):
         return TrainingError(_op_message(error))

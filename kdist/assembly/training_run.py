@@ -1,9 +1,10 @@
 """One training task's run: build, check, make the run folder, train, write what came of it."""
 
 import contextlib
+import pickle
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -45,7 +46,6 @@ class TrainingRun:
         traits: StrategyTraits,
         cluster: ClusterLink,
         link: LauncherLink,
-        objects: Mapping[str, Any],
         signals: StopSignals,
     ):
         """Hold the parts; `run` does the work."""
@@ -55,8 +55,8 @@ class TrainingRun:
         self._cluster = cluster
         self._link = link
         self._signals = signals
-        self._builder = Builder(config, request.typed_keys, objects)
         self._spec = request.spec
+        self._builder = Builder(config, request.typed_keys)
 
     def run(self) -> int:
         """Train; return the exit code.
@@ -72,6 +72,8 @@ class TrainingRun:
             collective=self._config.strategy.collective,
         )
         share = self._share(strategy)
+        if self._request.objects is not None:  # Only now: they may create variables.
+            self._builder.use(pickle.loads(self._request.objects))
         sources = self._builder.data(share)
         check_enough_examples(sources.train, self._num_workers, key="data.train")
         model = self._builder.model()

@@ -11,7 +11,6 @@ from omegaconf import OmegaConf, open_dict
 
 from kdist import config as kdist_config
 from kdist.cli.composition import Composition
-from kdist.cli.environment import count_accelerators
 from kdist.cli.quiet import hidden_stderr
 from kdist.cli.resolution import resolved, yaml_without_secrets
 from kdist.cli.saved_run import with_data_of_run
@@ -20,6 +19,7 @@ from kdist.cluster.tf_config import Membership, decode
 from kdist.config.rules import COMMANDS_ON_A_RUN
 from kdist.config.schema import Config
 from kdist.errors import ConfigError
+from kdist.launch.accelerators import count_accelerators
 from kdist.launch.environment import prepare_environment
 from kdist.launch.plan import LaunchPlan, PlannedTask, build_plan
 from kdist.launch.plan_text import render_plan

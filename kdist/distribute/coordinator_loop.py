@@ -229,9 +229,8 @@ class CoordinatorLoop:
         else:
             limit = min(limit, source.batches_per_pass)
         if self._evaluate_fn is None:
-            self._evaluate_fn = tf.function(
-                self.compute.evaluate, autograph=False
-            ).get_concrete_function(
+            evaluate = tf.function(self.compute.evaluate, autograph=False)
+            self._evaluate_fn = evaluate.get_concrete_function(
                 value_specs(self.structure, self.compute.layout),
                 share_specs(self.structure, source.element_spec),
             )

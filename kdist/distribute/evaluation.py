@@ -47,7 +47,7 @@ class EpochLogs:
     @staticmethod
     def num_examples(sums: np.ndarray) -> int:
         """Return the exact number of rows behind the sums."""
-        return int(round(float(sums[0])))
+        return round(float(sums[0]))
 
     def is_empty(self, sums: np.ndarray) -> bool:
         """Return whether no batch was counted yet."""

@@ -47,8 +47,15 @@ class Store(Protocol):
 class InnerLoop(Protocol):
     """Runs steps; one implementation for each way of driving replicas."""
 
-    store: Store
-    logs: EpochLogs
+    @property
+    def store(self) -> Store:
+        """Return the place where the values live."""
+        ...
+
+    @property
+    def logs(self) -> EpochLogs:
+        """Return what turns sums into named results."""
+        ...
 
     def train(
         self, first_step: int, num_steps: int, *, steps_per_call: int, on_progress: OnProgress

@@ -1,7 +1,7 @@
 """Everything private of Keras that kdist relies on, in one place.
 
-Keras 3.15. Each function says why the public API does not reach; `tests/engine/test_keras_adapter.py`
-fails loudly when one of these places changes.
+Keras 3.15. Each function says why the public API does not reach;
+`tests/engine/test_keras_adapter.py` fails loudly when one of these places changes.
 """
 
 import contextlib

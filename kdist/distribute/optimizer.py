@@ -61,7 +61,9 @@ def clone_optimizer(
         ConfigError: If the optimizer cannot be rebuilt from its own configuration.
     """
     try:
-        custom = {type(o).__name__: type(o) for o in (optimizer, inner_optimizer(optimizer))}
+        custom: dict[str, Any] = {
+            type(o).__name__: type(o) for o in (optimizer, inner_optimizer(optimizer))
+        }
         schedule = getattr(inner_optimizer(optimizer), "_learning_rate", None)
         if isinstance(schedule, keras.optimizers.schedules.LearningRateSchedule):
             custom[type(schedule).__name__] = type(schedule)
@@ -86,7 +88,7 @@ def clone_optimizer(
 
 @dataclass(frozen=True)
 class Slot:
-    """A slot variable of bucket `bucket_index`; `kind` counts the slots of that bucket from zero."""
+    """A slot of bucket `bucket_index`; `kind` counts the slots of that bucket from zero."""
 
     bucket_index: int
     kind: int

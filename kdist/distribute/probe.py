@@ -11,7 +11,6 @@ import tensorflow as tf
 
 from kdist.distribute import keras_adapter
 from kdist.distribute.compute import none_if_empty
-from kdist.distribute.compute import none_if_empty
 from kdist.distribute.structure import (
     ModelStructure,
     call_model,

@@ -31,7 +31,9 @@ def check_separable(
 
     Args:
         structure: The analysed model.
-        x, y, sample_weight: Some rows of training data; `sample_weight` may be `None`.
+        x: Inputs of some rows of training data.
+        y: Their labels.
+        sample_weight: Their weights, or `None`.
         y_pred: The model's outputs for them.
         splits_batches: Whether several replicas will share a batch.
 
@@ -79,7 +81,7 @@ def _loss(model: keras.Model, rows: Any) -> float:
             value = keras_adapter.call_compiled_loss(model, y, y_pred, sample_weight)
         else:
             return 0.0
-    return float(np.sum(keras.ops.convert_to_numpy(value)))
+    return float(np.sum(np.asarray(keras.ops.convert_to_numpy(value))))
 
 
 def _check_metrics(structure: ModelStructure, whole: Any, halves: Sequence[Any]) -> None:

@@ -84,7 +84,9 @@ class ServerStore:
             self._create_server(index, device, changes) for index, device in enumerate(devices)
         ]
         with tf.device(devices[0]):
-            self.states = tf.Variable(pack_states(structure.float_states), trainable=False)
+            self.states = tf.Variable(
+                tf.constant(pack_states(structure.float_states)), trainable=False
+            )
             self.sums = tf.Variable(tf.zeros([aux.num_logged], tf.float64), trainable=False)
             self.num_applied = tf.Variable(tf.constant(0, tf.int64), trainable=False)
             self.evaluation_sums = tf.Variable(
@@ -222,7 +224,7 @@ class ServerStore:
         )
 
     def _trace_record(self) -> Any:
-        def record(evaluation_id: tf.Tensor, logged: tf.Tensor) -> tf.Tensor:
+        def record(evaluation_id: Any, logged: Any) -> tf.Tensor:
             with tf.device(self.servers[0].device):
                 slot = evaluation_id % WINDOW
                 fresh = tf.not_equal(self.evaluated[slot], evaluation_id)

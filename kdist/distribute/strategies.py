@@ -40,13 +40,12 @@ def make_strategy(
                 "On CPUs a worker has one replica. Received: strategy.devices="
                 f"{num_devices}. Use more workers (cluster.workers) instead."
             )
-        strategy = tf.distribute.MultiWorkerMirroredStrategy(
+        return tf.distribute.MultiWorkerMirroredStrategy(
             _resolver(spec, task),
             tf.distribute.experimental.CommunicationOptions(
                 implementation=_IMPLEMENTATIONS[collective]
             ),
         )
-        return strategy
     if num_devices == 1:
         return tf.distribute.get_strategy()
     kind = "GPU" if tf.config.list_logical_devices("GPU") else "CPU"

@@ -1,4 +1,4 @@
-"""What a Keras model is made of, as the engine sees it: parameters, state, seeds, metrics, losses."""
+"""What a Keras model is made of, as the engine sees it."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -73,7 +73,9 @@ def build_on_batch(model: keras.Model, x: Any, y: Any, sample_weight: Any) -> An
 
     Args:
         model: A compiled model.
-        x, y, sample_weight: A few rows as the data part gives them (`None` for no weights).
+        x: Inputs of a few rows, as the data part gives them.
+        y: Their labels.
+        sample_weight: Their weights, or `None`.
 
     Raises:
         ConfigError: If the model cannot take the data.

@@ -23,6 +23,7 @@ from kdist.distribute.store import ReplicatedStore
 from kdist.distribute.structure import ModelStructure
 
 # Python as written: only the loops over steps are turned into graph loops.
+_fold_in: Any = tf.random.experimental.stateless_fold_in  # pyright: ignore
 _PLAIN = tf.autograph.experimental.do_not_convert
 
 
@@ -169,9 +170,7 @@ class SyncLoop:
         in_worker = tf.cast(replica, tf.int64) - self.share.first_replica
         lo, hi, vote = replica_in_block_op(num_rows, self.share, in_worker)
         if self.share.replicas_per_worker > 1:
-            x, y, sample_weight = keras.tree.map_structure(
-                lambda leaf: leaf[lo:hi], (x, y, sample_weight)
-            )
+            x, y, sample_weight = _rows((x, y, sample_weight), lo, hi)
         vote = tf.cast(vote, tf.float32)
         rows = tf.cast(num_rows, tf.float32)
         ratio = vote * tf.cast(hi - lo, tf.float32) / rows
@@ -186,9 +185,7 @@ class SyncLoop:
         in_worker = tf.cast(replica, tf.int64) - self.share.first_replica
         block = tf.shape(keras.tree.flatten(x)[0], out_type=tf.int64)[0]
         lo, hi, vote = replica_in_block_op(block, local, in_worker)
-        x, y, sample_weight = keras.tree.map_structure(
-            lambda leaf: leaf[lo:hi], (x, y, sample_weight)
-        )
+        x, y, sample_weight = _rows((x, y, sample_weight), lo, hi)
         vote = tf.cast(vote, tf.float32)
         own = vote * tf.cast(hi - lo, tf.float32)
         rows = _all_reduce(own)
@@ -252,9 +249,10 @@ class SyncLoop:
         """
         if self._evaluate_fn is None:
             values, _ = self._specs()
-            self._evaluate_fn = tf.function(
-                self.compute.evaluate, autograph=False
-            ).get_concrete_function(values, share_specs(self.structure, source.element_spec))
+            evaluate = tf.function(self.compute.evaluate, autograph=False)
+            self._evaluate_fn = evaluate.get_concrete_function(
+                values, share_specs(self.structure, source.element_spec)
+            )
         workers, first = self.share.num_workers, self.share.worker_index
         limit = source.batches_per_pass if num_batches is None else num_batches
         if limit is not None and source.batches_per_pass is not None:
@@ -309,8 +307,8 @@ def step_seeds(structure: ModelStructure, step_index: tf.Tensor, replica: Any) -
     seeds = []
     for variable, value in zip(structure.seeds, structure.seed_values, strict=True):
         initial = tf.constant(value.astype(np.int64).astype(np.int32))
-        seed = tf.random.experimental.stateless_fold_in(initial, tf.cast(step_index, tf.int32))
-        seed = tf.random.experimental.stateless_fold_in(seed, tf.cast(replica, tf.int32))
+        seed = _fold_in(initial, tf.cast(step_index, tf.int32))
+        seed = _fold_in(seed, tf.cast(replica, tf.int32))
         seeds.append(tf.cast(tf.bitcast(seed, tf.uint32), variable.dtype))
     return seeds
 
@@ -338,6 +336,10 @@ def share_specs(structure: ModelStructure, batch_spec: tuple[Any, Any, Any]) -> 
     scalar = tf.TensorSpec([], tf.float32)
     terms = tf.TensorSpec([len(structure.terms)], tf.float32)
     return Share(*batch_spec, scalar, scalar, scalar, scalar, terms)
+
+
+def _rows(batch: Any, lo: Any, hi: Any) -> Any:
+    return tf.nest.map_structure(lambda leaf: leaf[lo:hi], batch)
 
 
 def _all_reduce(value: tf.Tensor) -> tf.Tensor:

@@ -180,7 +180,7 @@ class Supervisor:
                 self._fail()
             else:
                 self._stopper.stop(Reason.DONE)
-        elif self._stopper.reason is Reason.UNCLEAR:
+        elif self._stopper.reason in (Reason.UNCLEAR, Reason.FAILED):
             self._fail()
 
     def _record_end(self, end: TaskEnd) -> None:
@@ -211,7 +211,8 @@ class Supervisor:
             self._stopper.stop(Reason.UNCLEAR)
         else:
             self._announce(cause)
-            self._stopper.stop(Reason.FAILED)
+            is_lost = self._chief_exit_code is not None
+            self._stopper.stop(Reason.CHIEF_LOST if is_lost else Reason.FAILED)
 
     def _find_cause(self) -> Cause | None:
         failures = [member.failure for member in self._members if member.failure is not None]

@@ -11,6 +11,7 @@ class Timing:
     Attributes:
         stop_grace_s: To end by themselves when the chief is done, or after a signal.
         failure_grace_s: To end after SIGTERM when the run has failed; at most `stop_grace_s`.
+        lost_grace_s: The same, when the chief is dead.
         terminate_grace_s: Between SIGTERM and SIGKILL.
         settle_s: For the root cause to show, where only a consequence is known.
         leave_s: To leave after a task said that it has failed or finished.
@@ -18,6 +19,7 @@ class Timing:
 
     stop_grace_s: float = 30.0
     failure_grace_s: float = 10.0
+    lost_grace_s: float = 2.0
     terminate_grace_s: float = 5.0
     settle_s: float = 3.0
     leave_s: float = 10.0
@@ -28,6 +30,7 @@ class Reason(Enum):
 
     DONE = auto()
     FAILED = auto()
+    CHIEF_LOST = auto()  # Failed, and nobody is left who could save anything.
     UNCLEAR = auto()  # Failed, but so far only consequences are known.
     SIGNAL = auto()
     SECOND_SIGNAL = auto()
@@ -50,6 +53,7 @@ def plan_stop(
     delays = {
         Reason.DONE: (timing.stop_grace_s, timing.terminate_grace_s),
         Reason.FAILED: (0.0, failure_grace_s),
+        Reason.CHIEF_LOST: (0.0, min(timing.lost_grace_s, failure_grace_s)),
         Reason.UNCLEAR: (timing.settle_s, failure_grace_s),
         Reason.SIGNAL: (timing.stop_grace_s, timing.terminate_grace_s),
         Reason.SECOND_SIGNAL: (0.0, 0.0),

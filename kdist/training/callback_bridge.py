@@ -1,4 +1,4 @@
-"""Runs Keras callbacks unchanged over a store: they see true weights, and what they write counts."""
+"""Runs Keras callbacks unchanged: they see true weights, and what they write counts."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any

@@ -2,6 +2,7 @@
 
 import os
 from pathlib import Path
+from typing import Any
 
 import keras
 
@@ -40,7 +41,8 @@ def load_model(path: Path) -> keras.Model:
     if not file.is_file():
         raise ConfigError(f"run={path} holds no model: {file} does not exist. Name a finished run.")
     try:
-        return keras.saving.load_model(file)
+        model: Any = keras.saving.load_model(file)
+        return model
     except (OSError, ValueError, TypeError, KeyError) as error:
         raise ConfigError(
             f"{file} cannot be read as a Keras model: {first_lines(error)}"
@@ -58,7 +60,8 @@ def start_from(model: keras.Model, path: Path) -> None:
         raise ConfigError(f"init_from={path} does not exist. Name a run folder or a weights file.")
     try:
         if file.suffix == ".keras":
-            model.set_weights(keras.saving.load_model(file, compile=False).get_weights())
+            source: Any = keras.saving.load_model(file, compile=False)
+            model.set_weights(source.get_weights())
         else:
             model.load_weights(file)
     except (OSError, ValueError, TypeError, KeyError) as error:

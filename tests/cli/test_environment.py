@@ -2,7 +2,7 @@
 
 import pytest
 
-from kdist.cli.environment import count_accelerators
+from kdist.launch.accelerators import count_accelerators
 
 
 @pytest.fixture

@@ -1,0 +1,213 @@
+"""kdist from Python, notebooks included: `kdist.fit` trains as the command line does."""
+
+import csv
+import os
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import cloudpickle
+import yaml
+
+from kdist import config as kdist_config
+from kdist.cluster.choose import choose_strategy
+from kdist.cluster.traits import traits_of
+from kdist.errors import ConfigError, KdistError, TrainingError
+from kdist.launch.accelerators import count_accelerators
+from kdist.launch.environment import prepare_environment
+from kdist.launch.local import run_tasks
+from kdist.launch.plan import build_plan
+from kdist.launch.ports import find_free_ports
+from kdist.launch.request import Console, TaskRequest
+from kdist.records.result import read_result
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a run came to.
+
+    Attributes:
+        run_dir: The run folder.
+        content: result.json.
+        history: One list an entry of the logs (`loss`, `val_loss`, ...), a value an epoch.
+    """
+
+    run_dir: Path
+    content: Mapping[str, Any]
+    history: Mapping[str, list[float]] = field(default_factory=dict)
+
+    @property
+    def metrics(self) -> Mapping[str, float]:
+        """Loss and metrics of the last epoch."""
+        return self.content["metrics"]
+
+    @property
+    def status(self) -> str:
+        """`completed` or `stopped`."""
+        return self.content["status"]
+
+    @cached_property
+    def model(self) -> Any:
+        """The trained Keras model, loaded from `model.keras` on first use."""
+        import keras
+
+        return keras.saving.load_model(self.run_dir / "model.keras")
+
+
+def fit(
+    build_model: Callable[[], Any],
+    make_data: Callable[[], Mapping[str, Any]],
+    *,
+    strategy: str | None = None,
+    workers: int = 2,
+    ps: int = 2,
+    devices: int | None = None,
+    epochs: int = 1,
+    batch_size: int = 64,
+    optimizer: Any = None,
+    loss: Any = None,
+    metrics: Sequence[Any] = (),
+    callbacks: Sequence[Any] = (),
+    run_dir: str | os.PathLike[str] | None = None,
+    config: Mapping[str, Any] | None = None,
+) -> Result:
+    """Train a Keras model under a strategy, in processes of its own, and return the result.
+
+    Functions and objects travel to the tasks by value, so they may be defined in a notebook.
+
+    Args:
+        build_model: Returns a `keras.Model`, compiled or not.
+        make_data: Returns `{"train": part, "validation": part}`; every training task calls it.
+        strategy: single, mirrored, multiworker or ps; `None` lets kdist choose.
+        workers: Worker tasks, for strategies that have them.
+        ps: Parameter servers, likewise.
+        devices: Devices of one task.
+        epochs: Passes over the training data.
+        batch_size: Examples a batch over all replicas (`ps`: of each worker).
+        optimizer: Keras optimizer, configuration or name, for a model that comes uncompiled.
+        loss: The same for its loss.
+        metrics: The same for its metrics.
+        callbacks: Keras callbacks; they run on the chief.
+        run_dir: The run folder; by default a new one in `outputs/`.
+        config: Further settings by dotted key, such as `{"data.shuffle": False}`.
+
+    Raises:
+        ConfigError: If something cannot work; nothing was started then, or nothing trained.
+        TrainingError: If training failed; the message names the task.
+    """
+    started_at_s = time.time()
+    objects = _objects(
+        build_model=build_model,
+        make_data=make_data,
+        optimizer=optimizer,
+        loss=loss,
+        metrics=list(metrics) or None,
+        callbacks=list(callbacks) or None,
+    )
+    content = _content(
+        {
+            "strategy.name": strategy,
+            "strategy.devices": devices,
+            "cluster.workers": workers,
+            "cluster.ps": ps,
+            "epochs": epochs,
+            "data.batch_size": batch_size,
+            **(config or {}),
+        }
+    )
+    settings = kdist_config.load(content)
+    os.environ.update(prepare_environment(os.environ, verbose=settings.verbose))
+    num_accelerators = count_accelerators(os.environ)
+    choice = choose_strategy(strategy, None, num_accelerators, num_devices=devices)
+    traits = traits_of(choice.name, settings.strategy.replication, settings.strategy.update)
+    content["strategy"] |= {
+        "name": traits.name,
+        "replication": traits.replication,
+        "update": traits.update,
+    }
+    plan = build_plan(
+        kdist_config.load(content),
+        choice,
+        None,
+        num_accelerators=num_accelerators,
+        find_ports=find_free_ports,
+    )
+    folder = Path(run_dir) if run_dir is not None else _default_run_dir()
+    requests = [
+        TaskRequest(
+            config=content,
+            config_yaml=yaml.safe_dump(content),
+            typed_keys=(),
+            spec=plan.spec,
+            task=planned.task,
+            run_dir=str(folder.absolute()),
+            may_rename_run_dir=run_dir is None,
+            is_local=True,
+            num_devices=planned.num_devices,
+            accelerators=planned.accelerators,
+            choice_line=choice.line,
+            notes=plan.notes,
+            console=Console(is_terminal=sys.stdout.isatty(), width=100, color=sys.stdout.isatty()),
+            objects=objects,
+            started_at_s=started_at_s,
+        )
+        for planned in plan.tasks
+    ]
+    ended = run_tasks(requests)
+    if ended.exit_code != 0 or ended.run_dir is None:
+        raise _error(ended.exit_code, ended.cause)
+    return Result(
+        ended.run_dir,
+        read_result(ended.run_dir / "result.json"),
+        _history(ended.run_dir / "metrics.csv"),
+    )
+
+
+def _objects(**given: Any) -> bytes:
+    try:
+        return cloudpickle.dumps(
+            {name: value for name, value in given.items() if value is not None}
+        )
+    except (TypeError, AttributeError, ValueError) as error:
+        raise ConfigError(
+            f"What kdist.fit was given cannot be sent to the tasks: {error} Make models, arrays "
+            "and open files inside build_model and make_data."
+        ) from error
+
+
+def _content(dotted: Mapping[str, Any]) -> dict[str, Any]:
+    """Return nested containers of dotted keys; targets are named for config.yaml's readers."""
+    content: dict[str, Any] = {"strategy": {}, "cluster": {}, "data": {}, "model": {}}
+    for key, value in dotted.items():
+        section = content
+        *parents, name = key.split(".")
+        for parent in parents:
+            section = section.setdefault(parent, {})
+        section[name] = value
+    return content
+
+
+def _default_run_dir() -> Path:
+    return Path("outputs") / datetime.now().strftime("%Y-%m-%d/%H-%M-%S")
+
+
+def _error(exit_code: int, cause: Any) -> KdistError:
+    message = getattr(cause, "message", None) or f"The run ended with exit code {exit_code}."
+    task = getattr(cause, "task", None)
+    text = f"{task}: {message}" if task is not None else message
+    return ConfigError(text) if exit_code == ConfigError.exit_code else TrainingError(text)
+
+
+def _history(path: Path) -> dict[str, list[float]]:
+    with path.open(newline="", encoding="utf-8") as lines:
+        rows = list(csv.DictReader(lines))
+    left_out = ("epoch", "global_step", "seconds", "examples")
+    names = [name for name in (rows[0] if rows else {}) if name not in left_out]
+    return {
+        name: [float(row[name]) if row[name] else float("nan") for row in rows] for name in names
+    }
