@@ -1,5 +1,6 @@
 """Puts model, data and strategy together into the inner loop of a mode."""
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -11,7 +12,7 @@ from kdist.cluster.traits import StrategyTraits
 from kdist.config.schema import Config
 from kdist.distribute import keras_adapter
 from kdist.distribute.coordinator_loop import CoordinatorLoop
-from kdist.distribute.data.source import BatchSource
+from kdist.distribute.data import ArraySource, BatchSource, check_labels
 from kdist.distribute.inner_loop import InnerLoop
 from kdist.distribute.layout import BucketLayout, VariableInfo, plan_buckets
 from kdist.distribute.optimizer import can_flatten, inner_optimizer
@@ -77,6 +78,7 @@ def make_engine(
     structure = analyse(model, y_pred, carries_seeds=carries_seeds)
     probe_training_step(structure, source.element_spec)
     _refuse_integer_states(structure, traits)
+    _check_labels(structure, source, y_pred)
     notes = check_separable(structure, x, y, weights, y_pred, splits_batches=share.num_replicas > 1)
     if structure.has_synchronized_layers and config.jit_compile and num_replicas > 1:
         raise ConfigError(
@@ -105,6 +107,25 @@ def make_engine(
         )
     notes = [*notes, *_normalization_notes(model, num_replicas)]
     return Engine(loop=loop, structure=structure, layout=layout, notes=tuple(notes))
+
+
+def _check_labels(structure: ModelStructure, source: BatchSource, y_pred: Any) -> None:
+    """Check the labels of data that is at hand against the outputs that they belong to."""
+    if not isinstance(source, ArraySource):
+        return
+    _, y, _ = source.arrays
+    for entry in keras_adapter.loss_entries(structure.model):
+        try:
+            labels = functools.reduce(lambda nest, key: nest[key], entry.path, y)
+            output = functools.reduce(lambda nest, key: nest[key], entry.path, y_pred)
+        except (KeyError, IndexError, TypeError):
+            continue  # Keras matches labels and outputs of different nests in its own ways.
+        check_labels(
+            labels,
+            tuple(output.shape),
+            getattr(entry.loss, "name", None),
+            ignore_class=getattr(entry.loss, "ignore_class", None),
+        )
 
 
 def plan_layout(config: Config, structure: ModelStructure, *, num_servers: int) -> BucketLayout:

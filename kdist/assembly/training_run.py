@@ -137,7 +137,7 @@ class TrainingRun:
                 trainer = self._trainer(
                     engine, bridge, plan, sources, reporter=report, on_epoch=_recorder(events)
                 )
-                result = self._result(engine, plan, folder, sources)
+                result = self._result(plan, folder, sources)
                 with self._recorded_failure(result, trainer, report, folder, events):
                     state = trainer.run()
                     save_model(model, engine.loop.store, bridge.view, folder.model_keras)
@@ -179,10 +179,9 @@ class TrainingRun:
         """Fill in what training came to, and write curves.png and result.json."""
         report.finish()
         best = report.best()
-        store = result.pop("_store")
         result |= {
             "batches_seen": state.batches_seen,
-            "global_step": store.num_updates if result["status"] != FAILED else state.batches_seen,
+            "global_step": state.num_updates,
             "examples_seen": state.examples_seen,
             "metrics": state.metrics,
             "best": {**best, "checkpoint": None} if best else None,
@@ -206,12 +205,9 @@ class TrainingRun:
             startup = time.time() - (time.monotonic() - state.first_step_at_s) - started
         return {"total": time.time() - started, "startup": startup, "train": state.train_s}
 
-    def _result(
-        self, engine: Engine, plan: TrainingPlan, folder: RunFolder, sources: Sources
-    ) -> dict[str, Any]:
+    def _result(self, plan: TrainingPlan, folder: RunFolder, sources: Sources) -> dict[str, Any]:
         traits = self._traits
         return blank_result(
-            _store=engine.loop.store,
             strategy=traits.name,
             replication=traits.replication,
             update=traits.update,

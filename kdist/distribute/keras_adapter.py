@@ -43,9 +43,12 @@ def loss_tracker(model: keras.Model) -> keras.metrics.Metric:
 
 @dataclass(frozen=True)
 class LossEntry:
-    """One loss of a compiled model: its object, and the metric that logs it (several outputs)."""
+    """One loss of a compiled model: its object, its output's place in nested outputs (`path`), and
+    the metric that logs it where there are several.
+    """
 
     name: str
+    path: tuple[Any, ...]
     loss: Callable[..., Any]
     tracker: keras.metrics.Metric | None
 
@@ -60,7 +63,7 @@ def loss_entries(model: keras.Model) -> tuple[LossEntry, ...]:
         return ()
     trackers = list(compiled.metrics) or [None] * len(compiled._flat_losses)
     return tuple(
-        LossEntry(entry.name, entry.loss, tracker)
+        LossEntry(entry.name, tuple(entry.path), entry.loss, tracker)
         for entry, tracker in zip(compiled._flat_losses, trackers, strict=True)
     )
 

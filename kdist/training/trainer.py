@@ -84,6 +84,7 @@ class TrainingState:
 
     batches_seen: int = 0
     examples_seen: int = 0
+    num_updates: int = 0
     epochs_done: int = 0
     train_s: float = 0.0
     first_step_at_s: float | None = None
@@ -170,11 +171,12 @@ class Trainer:
             self._bridge.weights_changed = False
         state.metrics = logs
         state.epochs_done += 1
+        state.num_updates = self._loop.store.num_updates
         learning_rate = self._bridge.view.learning_rate
         self._bridge.epoch_end(epoch, logs)
         facts = EpochFacts(
             epoch=epoch + 1,
-            global_step=self._loop.store.num_updates,
+            global_step=state.num_updates,
             batches_seen=state.batches_seen,
             seconds=seconds,
             examples=num_examples,

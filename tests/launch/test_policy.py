@@ -131,6 +131,8 @@ TIMING = Timing(stop_grace_s=30, failure_grace_s=10, terminate_grace_s=5, settle
     [
         (Reason.DONE, None, 130, 135),
         (Reason.FAILED, None, 100, 110),
+        (Reason.CHIEF_LOST, None, 100, 102),
+        (Reason.CHIEF_LOST, StopPlan(Reason.FAILED, 95, 105), 95, 102),
         (Reason.UNCLEAR, None, 103, 113),
         (Reason.SIGNAL, None, 130, 135),
         (Reason.SECOND_SIGNAL, None, 100, 100),

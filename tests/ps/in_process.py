@@ -142,7 +142,8 @@ class InProcessCluster:
                 **settings,
             }
         )
-        builder = Builder(config, (), {"build_model": build, "make_data": lambda: data})
+        builder = Builder(config, ())
+        builder.use({"build_model": build, "make_data": lambda: data})
         sources = builder.data(WorkerShare())
         model = builder.model()
         engine = make_engine(
