@@ -69,7 +69,9 @@ def make_engine(
     num_replicas = share.num_replicas if not traits.needs_coordinator else num_workers
     x, y, sample_weight = source.first_batch(ROWS_TO_BUILD_ON)
     weights = None if _is_empty(sample_weight) else sample_weight
-    y_pred = build_on_batch(model, x, y, weights)
+    y_pred = build_on_batch(
+        model, x, y, weights, explain=lambda y_pred: _check_labels(model, source, y_pred)
+    )
     after_build(model)
     refuse_custom_steps(
         model, num_replicas=num_replicas, allowed=config.strategy.allow_custom_train_step
@@ -78,7 +80,7 @@ def make_engine(
     structure = analyse(model, y_pred, carries_seeds=carries_seeds)
     probe_training_step(structure, source.element_spec)
     _refuse_integer_states(structure, traits)
-    _check_labels(structure, source, y_pred)
+    _check_labels(model, source, y_pred)
     notes = check_separable(structure, x, y, weights, y_pred, splits_batches=share.num_replicas > 1)
     if structure.has_synchronized_layers and config.jit_compile and num_replicas > 1:
         raise ConfigError(
@@ -109,12 +111,12 @@ def make_engine(
     return Engine(loop=loop, structure=structure, layout=layout, notes=tuple(notes))
 
 
-def _check_labels(structure: ModelStructure, source: BatchSource, y_pred: Any) -> None:
+def _check_labels(model: keras.Model, source: BatchSource, y_pred: Any) -> None:
     """Check the labels of data that is at hand against the outputs that they belong to."""
     if not isinstance(source, ArraySource):
         return
     _, y, _ = source.arrays
-    for entry in keras_adapter.loss_entries(structure.model):
+    for entry in keras_adapter.loss_entries(model):
         try:
             labels = functools.reduce(lambda nest, key: nest[key], entry.path, y)
             output = functools.reduce(lambda nest, key: nest[key], entry.path, y_pred)

@@ -43,9 +43,7 @@ def loss_tracker(model: keras.Model) -> keras.metrics.Metric:
 
 @dataclass(frozen=True)
 class LossEntry:
-    """One loss of a compiled model: its object, its output's place in nested outputs (`path`), and
-    the metric that logs it where there are several.
-    """
+    """One loss of a compiled model; `path` is its output's place, `tracker` logs it if many do."""
 
     name: str
     path: tuple[Any, ...]

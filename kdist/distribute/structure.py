@@ -1,6 +1,6 @@
 """What a Keras model is made of, as the engine sees it."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -68,7 +68,14 @@ class ModelStructure:
         )
 
 
-def build_on_batch(model: keras.Model, x: Any, y: Any, sample_weight: Any) -> Any:
+def build_on_batch(
+    model: keras.Model,
+    x: Any,
+    y: Any,
+    sample_weight: Any,
+    *,
+    explain: Callable[[Any], None] = lambda y_pred: None,
+) -> Any:
     """Build every variable of a compiled model, its losses and its metrics; return `y_pred`.
 
     Args:
@@ -76,15 +83,19 @@ def build_on_batch(model: keras.Model, x: Any, y: Any, sample_weight: Any) -> An
         x: Inputs of a few rows, as the data part gives them.
         y: Their labels.
         sample_weight: Their weights, or `None`.
+        explain: Called with the outputs when loss or metrics fail; may raise a better error.
 
     Raises:
         ConfigError: If the model cannot take the data.
     """
+    y_pred = None
     try:
         y_pred = call_model(model, x, training=False)
         model.compute_loss(x=x, y=y, y_pred=y_pred, sample_weight=sample_weight)
         model.compute_metrics(x, y, y_pred, sample_weight=sample_weight)
     except (ValueError, TypeError, KeyError, tf.errors.InvalidArgumentError) as error:
+        if y_pred is not None:
+            explain(y_pred)
         raise ConfigError(
             f"The model, its loss or its metrics cannot take the data: {first_lines(error)} "
             f"Received: x {describe(x)}, y {describe(y)}. Check model.*, loss, metrics and data.*."

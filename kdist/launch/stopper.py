@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterable
 from kdist.launch.member import Member
 from kdist.launch.timing import Reason, StopPlan, Timing, plan_stop
 
+_LONGEST_WAIT_S = 60.0
+
 
 class Stopper:
     """Carries out the plan to stop, once there is one."""
@@ -34,13 +36,13 @@ class Stopper:
         """Give a task that has said its last word a while to leave."""
         member.leave_by_s = self._clock() + self.timing.leave_s
 
-    def next_delay_s(self, running: Iterable[Member], longest_s: float) -> float:
+    def next_delay_s(self, running: Iterable[Member]) -> float:
         """Return the seconds until something may have to be done."""
         times = [member.leave_by_s for member in running if member.leave_by_s is not None]
         if self.plan is not None:
             times += [self.plan.terminate_at_s, self.plan.kill_at_s]
         now_s = self._clock()
-        return min((at_s - now_s for at_s in times if at_s > now_s), default=longest_s)
+        return min((at_s - now_s for at_s in times if at_s > now_s), default=_LONGEST_WAIT_S)
 
     def enforce(self, members: Iterable[Member]) -> None:
         """Signal and kill whoever is overdue."""

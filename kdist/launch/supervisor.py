@@ -21,7 +21,6 @@ from kdist.launch.task_process import TaskProcess
 from kdist.launch.timing import Reason, Timing
 
 _END_DEADLINE_S = 10.0
-_LONGEST_WAIT_S = 60.0
 
 
 class Supervisor:
@@ -53,7 +52,7 @@ class Supervisor:
             restarts: Who is started again after a loss.
             on_cause: Told once why the run failed, as soon as that is known.
             say: Takes a line for the user.
-            clock: Seconds that never go back.
+            clock: Seconds.
         """
         self._requests = requests
         self._chief = chief
@@ -85,8 +84,8 @@ class Supervisor:
                 self._start_all()
                 while running := [member for member in self._members if member.end is None]:
                     descriptors = [item for member in running for item in member.waitables()]
-                    timeout_s = self._stopper.next_delay_s(running, _LONGEST_WAIT_S)
-                    wait([self._signals.descriptor, *descriptors], timeout_s)
+                    descriptors.append(self._signals.descriptor)
+                    wait(descriptors, self._stopper.next_delay_s(running))
                     self._look_after(running)
             finally:
                 self._end_all()
