@@ -128,7 +128,8 @@ def run_tasks(
     if is_debug and journal.folder is None and ended.cause is not None:
         for output in outputs:
             say("\n".join([f"--- {output.task}", *output.tail(200)]))
-    warnings = (*ended.warnings, *([journal.error] if journal.error else []))
+    is_undisturbed = ended.cause is None and ended.stop_signal is None
+    warnings = (ended.warnings if is_undisturbed else ()) + tuple(filter(None, [journal.error]))
     for warning in warnings:
         say(f"Warning: {warning}")
     return LocalRun(

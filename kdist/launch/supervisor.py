@@ -90,14 +90,13 @@ class Supervisor:
             finally:
                 self._end_all()
         self._announce_late()
-        is_undisturbed = self._cause is None and self._stop_signal is None
         return Supervised(
             chief_exit_code=self._chief_exit_code,
             cause=self._cause,
             stop_signal=self._stop_signal,
             num_restarts=self._num_restarts,
             num_lost=self._num_lost,
-            warnings=tuple(closing_warnings(self._members) if is_undisturbed else ()),
+            warnings=tuple(closing_warnings(self._members)),
         )
 
     def _start_all(self) -> None:
