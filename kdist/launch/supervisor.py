@@ -172,7 +172,7 @@ class Supervisor:
             is_stopping=self._stopper.reason is not None,
         )
         if decision is Decision.RESTART_TASK:
-            self._restart(member)
+            self._restart(member, end)
         elif decision is Decision.STOP_ALL:
             if policy.is_abnormal(end.exit_code):
                 self._fail()
@@ -192,10 +192,9 @@ class Supervisor:
             message=message if is_lost else None,
         )
 
-    def _restart(self, member: Member) -> None:
-        assert member.end is not None
+    def _restart(self, member: Member, end: TaskEnd) -> None:
         self._num_restarts += 1
-        how = policy.describe_exit(member.end.exit_code)
+        how = policy.describe_exit(end.exit_code)
         self._say(
             f"{member.task} {how}; started again "
             f"({self._num_restarts} of {self._restarts.max_restarts} restarts)."
@@ -238,11 +237,11 @@ class Supervisor:
     def _end_all(self) -> None:
         """Kill what still runs (after an error of our own) and close everything."""
         end_s = self._clock() + _END_DEADLINE_S
+        left = [member for member in self._members if member.end is None]
+        for member in left:
+            member.process.kill()
         for member in self._members:
-            if member.end is None:
-                member.process.kill()
-        for member in self._members:
-            if member.end is None:
+            if member in left:
                 wait([member.process.sentinel], max(0.0, end_s - self._clock()))
                 member.drain(lambda *_: None)
                 exit_code = member.process.exit_code()
