@@ -151,6 +151,7 @@ def _variable_infos(structure: ModelStructure) -> list[VariableInfo]:
             item_bytes=tf.as_dtype(variable.dtype).size,
             needs_own_bucket=variable.constraint is not None,
             has_weight_decay=keras_adapter.uses_weight_decay(optimizer, variable),
+            has_sparse_gradient=index in structure.sparse,
         )
         for index, variable in enumerate(structure.trainable)
     ]

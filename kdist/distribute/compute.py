@@ -13,7 +13,7 @@ import numpy as np
 import tensorflow as tf
 
 from kdist.distribute import keras_adapter
-from kdist.distribute.layout import BucketLayout
+from kdist.distribute.layout import Bucket, BucketLayout
 from kdist.distribute.loss_terms import NOTHING, ROWS, DenominatorProbe, ScaledLoss
 from kdist.distribute.structure import ModelStructure, call_model
 
@@ -94,7 +94,6 @@ class StepCompute:
         layout: BucketLayout,
         *,
         replicas_seen: int = 1,
-        sparse_gradients: bool = True,
     ):
         """Keep what a trace needs.
 
@@ -103,12 +102,10 @@ class StepCompute:
             layout: The buckets that values and gradients are packed in.
             replicas_seen: Replicas that Keras sees while `train` is traced; it divides mean
                 losses by them.
-            sparse_gradients: Whether the gradient of an embedding may stay (ids, rows).
         """
         self.structure = structure
         self.layout = layout
         self.replicas_seen = replicas_seen
-        self.sparse_gradients = sparse_gradients
         metric_variables = [v for slots in structure.metrics for v in slots.variables]
         self.aux = AuxLayout(
             tracker_shapes=tuple(() for _ in structure.trackers[1:]),
@@ -131,9 +128,9 @@ class StepCompute:
             for v, old in zip(structure.float_states, values.float_states, strict=True)
         ]
         int_states = [_current(scope, variable) for variable in structure.int_states]
-        return Contribution(
-            self.pack(gradients), tf.concat([logged, *map(_flat, changes)], 0), int_states
-        )
+        aux = tf.concat([logged, *map(_flat, changes)], 0)
+        aux = tf.ensure_shape(aux, [self.aux.num_logged + self.aux.num_states])
+        return Contribution(self.pack(gradients), aux, int_states)
 
     def evaluate(self, values: StepValues, share: Share) -> tf.Tensor:
         """Return one share's part of loss and metrics: float32 `[aux.num_logged]`."""
@@ -177,25 +174,20 @@ class StepCompute:
         for bucket in self.layout.buckets:
             parts = [gradients[member.variable_index] for member in bucket.members]
             if not bucket.is_flat:
-                packed.append(self._own_gradient(parts[0], bucket.members[0].shape, bucket.dtype))
+                packed.append(_own_gradient(parts[0], bucket))
                 continue
             packed.append(
                 tf.concat(
                     [
-                        tf.zeros([member.size], bucket.dtype) if part is None else _flat(part)
+                        tf.zeros([member.size], bucket.dtype)
+                        if part is None
+                        else tf.reshape(part, [member.size])
                         for member, part in zip(bucket.members, parts, strict=True)
                     ],
                     0,
                 )
             )
         return packed
-
-    def _own_gradient(self, gradient: Any, shape: tuple[int, ...], dtype: str) -> Any:
-        if gradient is None:
-            return tf.zeros(shape, dtype)
-        if isinstance(gradient, tf.IndexedSlices) and not self.sparse_gradients:
-            return tf.convert_to_tensor(gradient)
-        return gradient
 
     def _scope(self, parameters: Sequence[Any], values: StepValues) -> keras.StatelessScope:
         """Return a scope that also collects what layers pass to `add_loss`."""
@@ -284,6 +276,16 @@ class StepCompute:
         with keras_adapter.replaced_losses(model, scaled):
             loss = keras_adapter.call_compiled_loss(model, share.y, y_pred, weights)
         return loss, found
+
+
+def _own_gradient(gradient: Any, bucket: Bucket) -> Any:
+    if gradient is None:
+        return tf.zeros(bucket.members[0].shape, bucket.dtype)
+    if bucket.has_sparse_gradient:
+        shape = tf.constant(bucket.members[0].shape, tf.int64)
+        indices = tf.cast(gradient.indices, tf.int64)
+        return tf.IndexedSlices(gradient.values, indices, shape)
+    return tf.convert_to_tensor(gradient)
 
 
 def none_if_empty(sample_weight: Any) -> Any:

@@ -62,7 +62,7 @@ class CoordinatorLoop:
         self._coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
         self._check_cluster = check_cluster
         self._source = source
-        self.compute = StepCompute(structure, layout, sparse_gradients=False)
+        self.compute = StepCompute(structure, layout)
         devices = [f"/job:ps/replica:0/task:{i}/device:CPU:0" for i in range(layout.num_servers)]
         self.store = ServerStore(structure, layout, self.compute.aux, devices)
         self.logs = EpochLogs(structure, self.compute.aux)

@@ -72,8 +72,8 @@ def _scalars(results: Mapping[str, object]) -> dict[str, float]:
             flat.update(_scalars(value))
             continue
         array = np.asarray(keras.ops.convert_to_numpy(value), dtype=np.float64)
-        if array.ndim == 0:
-            flat[name] = float(array)
+        if array.size == 1:
+            flat[name] = float(array.item())
         else:
             flat.update({f"{name}_{i}": float(v) for i, v in enumerate(array.ravel())})
     return flat

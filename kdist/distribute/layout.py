@@ -28,6 +28,7 @@ class VariableInfo:
     item_bytes: int
     needs_own_bucket: bool = False
     has_weight_decay: bool = True
+    has_sparse_gradient: bool = False
 
     @property
     def size(self) -> int:
@@ -52,12 +53,17 @@ class Member:
 
 @dataclass(frozen=True, kw_only=True)
 class Bucket:
-    """Variables that are read, reduced and updated together, on one server (`server_index`)."""
+    """Variables that are read, reduced and updated together, on one server (`server_index`).
+
+    A bucket with `has_sparse_gradient` is one table whose gradient travels as (rows, row ids): what
+    an optimizer makes of an id that occurs twice in a batch depends on getting both rows.
+    """
 
     members: tuple[Member, ...]
     dtype: str
     is_flat: bool
     has_weight_decay: bool
+    has_sparse_gradient: bool = False
     server_index: int = 0
     num_bytes: int = 0
 
@@ -137,8 +143,8 @@ def plan_buckets(
     shared: dict[tuple[int, str, bool], list[VariableInfo]] = {}
     groups: list[tuple[int, list[VariableInfo], bool]] = []
     for variable, server in zip(variables, owner, strict=True):
-        is_large = variable.num_bytes >= large_variable_bytes
-        if not can_flatten or variable.needs_own_bucket or is_large:
+        needs_own = variable.needs_own_bucket or variable.has_sparse_gradient
+        if not can_flatten or needs_own or variable.num_bytes >= large_variable_bytes:
             groups.append((server, [variable], False))
             continue
         key = (server, variable.dtype, variable.has_weight_decay)
@@ -168,6 +174,7 @@ def _bucket(server: int, variables: Sequence[VariableInfo], is_flat: bool) -> Bu
         dtype=variables[0].dtype,
         is_flat=is_flat,
         has_weight_decay=variables[0].has_weight_decay,
+        has_sparse_gradient=not is_flat and variables[0].has_sparse_gradient,
         server_index=server,
         num_bytes=sum(v.num_bytes for v in variables),
     )

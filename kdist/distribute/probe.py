@@ -60,6 +60,11 @@ def probe_training_step(structure: ModelStructure, batch_spec: tuple[Any, Any, A
                     loss = tf.reduce_sum(loss)
         gradients = tape.gradient(loss, parameters)
         result["written"] = [v for v in variables if start[id(v)] is not after_forward[id(v)]]
+        result["sparse"] = [
+            v
+            for v, g in zip(structure.trainable, gradients, strict=True)
+            if isinstance(g, tf.IndexedSlices)
+        ]
         result["without_gradient"] = [
             v for v, g in zip(structure.trainable, gradients, strict=True) if g is None
         ]
@@ -89,6 +94,8 @@ def probe_training_step(structure: ModelStructure, batch_spec: tuple[Any, Any, A
         "set trainable=False on its layer, or use its output",
     )
     move_written_states(structure, result["written"])
+    sparse = {id(v) for v in result["sparse"]}
+    structure.sparse = frozenset(i for i, v in enumerate(structure.trainable) if id(v) in sparse)
 
 
 def _refuse(variables: list[keras.Variable], fault: str, remedy: str) -> None:

@@ -292,4 +292,6 @@ def _apply(server: Server, gradients: list[Any]) -> tf.Tensor:
 
 
 def _gradient_spec(bucket: Bucket) -> Any:
+    if bucket.has_sparse_gradient:
+        return tf.IndexedSlicesSpec(bucket.members[0].shape, bucket.dtype, tf.int64)
     return tf.TensorSpec([bucket.size] if bucket.is_flat else bucket.members[0].shape, bucket.dtype)

@@ -36,6 +36,8 @@ class ModelStructure:
         seed_values: Their first values.
         frozen: Everything else that a forward pass may read.
         metrics: All metrics but the loss tracker and the trackers of single losses.
+        sparse: Positions of trainable variables whose gradient is (rows, row ids): tables of
+            embeddings.
         terms: The compiled losses; empty when the model computes its loss itself.
     """
 
@@ -47,6 +49,7 @@ class ModelStructure:
     frozen: list[keras.Variable] = field(default_factory=list)
     metrics: list[MetricSlots] = field(default_factory=list)
     trackers: list[MetricSlots] = field(default_factory=list)
+    sparse: frozenset[int] = frozenset()
     terms: tuple[LossTerm, ...] = ()
     has_own_loss: bool = False
     has_synchronized_layers: bool = False

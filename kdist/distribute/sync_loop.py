@@ -65,7 +65,6 @@ class SyncLoop:
             structure,
             layout,
             replicas_seen=self.num_replicas if self._traces_in_replica else 1,
-            sparse_gradients=self.num_replicas == 1 and not jit_compile,
         )
         self.store = ReplicatedStore(strategy, structure, layout, share)
         self.logs = EpochLogs(structure, self.compute.aux)

@@ -6,6 +6,7 @@ from typing import Any
 
 import keras
 import numpy as np
+
 from .harness import labelled_rows
 
 L = keras.layers
@@ -219,9 +220,7 @@ def half_precision():
             L.Activation("linear", dtype="float32"),
         ]
     )
-    model.compile(
-        keras.optimizers.LossScaleOptimizer(sgd(), dynamic_growth_steps=4), loss=LOGITS
-    )
+    model.compile(keras.optimizers.LossScaleOptimizer(sgd(), dynamic_growth_steps=4), loss=LOGITS)
     return model
 
 
@@ -233,11 +232,11 @@ def binary():
         adam(),
         loss="binary_crossentropy",
         metrics=[
-            keras.metrics.AUC(),
-            keras.metrics.F1Score(threshold=0.5),
-            keras.metrics.R2Score(),
-            keras.metrics.Precision(),
-            keras.metrics.RootMeanSquaredError(),
+            keras.metrics.AUC(name="auc"),
+            keras.metrics.F1Score(threshold=0.5, name="f1"),
+            keras.metrics.R2Score(name="r2"),
+            keras.metrics.Precision(name="precision"),
+            keras.metrics.RootMeanSquaredError(name="rmse"),
         ],
         weighted_metrics=["mae"],
     )
@@ -310,6 +309,12 @@ CASES: dict[str, Case] = {
         replicas=2,
         mirrored={"steps_per_execution": 3},
     ),
+    "embedding_jit": Case(
+        build=tagger(LOGITS),
+        data={"train": (TOKENS, TAGS)},
+        single={"jit_compile": True},
+        mirrored={"jit_compile": True},
+    ),
     "masked_sequences": Case(
         build=classify_sequences, data={"train": (TOKENS, TAGS[:, 0])}, replicas=2
     ),
@@ -351,9 +356,7 @@ CASES: dict[str, Case] = {
     ),
     "clipnorm": Case(build=dense(lambda: sgd(clipnorm=0.02)), data=ROWS, replicas=3),
     "clipvalue": Case(build=dense(lambda: adam(clipvalue=0.01)), data=ROWS, replicas=2),
-    "global_clipnorm": Case(
-        build=dense(lambda: sgd(global_clipnorm=0.05)), data=ROWS, replicas=3
-    ),
+    "global_clipnorm": Case(build=dense(lambda: sgd(global_clipnorm=0.05)), data=ROWS, replicas=3),
     "accumulation": Case(
         build=dense(lambda: adam(gradient_accumulation_steps=3)),
         data=ROWS,

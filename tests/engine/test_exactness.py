@@ -1,6 +1,7 @@
-"""One device equals plain Keras, and several replicas equal one device, whatever the batch sizes."""
+"""One device equals plain Keras; several replicas equal one device, whatever the batch sizes."""
 
 import pytest
+
 from .cases import CASES
 from .harness import assert_same, fit, train
 
