@@ -25,7 +25,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Measure what the arguments ask for; return 1 if a target was missed."""
     arguments = _parser().parse_args(argv)
     cores = _stay_on_cores(arguments.cores)
-    report: dict[str, Any] = {"machine": _machine(cores), "began": time.time()}
+    machine = _machine(cores)
+    report: dict[str, Any] = {"machine": machine, "began": time.time()}
+    if machine["load"] > 0.5:
+        print(
+            f"This machine is busy (load {machine['load']:.1f}): take the ratios with a grain of "
+            "salt.",
+            file=sys.stderr,
+        )
     is_good = True
     if "speed" in arguments.parts:
         measurements = _measure_speed(arguments)
@@ -141,6 +148,7 @@ def _stay_on_cores(count: int) -> int:
 def _machine(cores: int) -> dict[str, Any]:
     return {
         "cores": cores,
+        "load": os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0,
         "processor": platform.machine(),
         "system": platform.system(),
         "python": platform.python_version(),
