@@ -28,6 +28,9 @@ PROGRESS_EVERY_S = 0.5
 # Arrays up to this size travel to the workers once, inside a graph (whose limit is 2 GB).
 RESIDENT_BYTES = 1 << 30
 FED_AHEAD = 4
+import os
+
+MAX_UNROLLED_STEPS = int(os.environ.get("UNROLL", "16"))
 
 _PLAIN = tf.autograph.experimental.do_not_convert
 
@@ -73,8 +76,9 @@ class CoordinatorLoop:
             values, share_specs(structure, source.element_spec), tf.TensorSpec([], tf.float32)
         )
         self._evaluate_fn: Any = None
-        self._dispatch_fn: Any = None
+        self._fed_dispatch_fn: Any = None
         self._fed: Any = None
+        self._dispatch_fns: dict[int, Any] = {}
         self._resident: dict[int, Any] = {}
         self._evaluation_fns: dict[int, Any] = {}
         self._num_evaluated = 0
@@ -102,19 +106,19 @@ class CoordinatorLoop:
         return done
 
     def _schedule_ids(self, first_step: int, num_steps: int, steps_per_call: int) -> None:
-        if self._dispatch_fn is None:
-            self._dispatch_fn = self._trace_dispatch()
         iterator = self._worker_data(self._source)
         for offset in range(0, num_steps, steps_per_call):
             count = min(steps_per_call, num_steps - offset)
+            if count not in self._dispatch_fns:
+                self._dispatch_fns[count] = self._trace_dispatch(count)
             self._coordinator.schedule(
-                self._dispatch_fn, args=(iterator, *_int64(first_step + offset, count))
+                self._dispatch_fns[count], args=(iterator, *_int64(first_step + offset))
             )
 
     def _schedule_batches(self, first_step: int, num_steps: int) -> None:
         """Read on the chief and send each batch along with its step."""
-        if self._dispatch_fn is None:
-            self._dispatch_fn = self._trace_fed_dispatch()
+        if self._fed_dispatch_fn is None:
+            self._fed_dispatch_fn = self._trace_fed_dispatch()
         if self._fed is None:
             self._fed = iter(self._source.dataset(first_step, WorkerShare(), repeat=True))
         iterator = self._worker_data(None)
@@ -122,7 +126,7 @@ class CoordinatorLoop:
         for index in range(num_steps):
             self._wait_for_room(index, applied_before)
             self._coordinator.schedule(
-                self._dispatch_fn,
+                self._fed_dispatch_fn,
                 args=(iterator, *_int64(first_step + index), next(self._fed)),
             )
 
@@ -144,12 +148,18 @@ class CoordinatorLoop:
                 next_progress = time.monotonic() + PROGRESS_EVERY_S
         self._coordinator.join()
 
-    def _trace_dispatch(self) -> Any:
+    def _trace_dispatch(self, num_steps: int) -> Any:
+        """Return a function that runs `num_steps` steps.
+
+        One step needs no graph loop, which would cost every device a message a turn.
+        """
+        turns = range(1) if num_steps == 1 else tf.range(num_steps)
+
         @tf.function
-        def dispatch(iterator: Any, first_step: tf.Tensor, num_steps: tf.Tensor) -> tf.Tensor:
+        def dispatch(iterator: Any, first_step: tf.Tensor) -> tf.Tensor:
             arrays, frozen = self._open(iterator)
-            for index in tf.range(num_steps):
-                step_id = first_step + index
+            for index in turns:
+                step_id = first_step + tf.cast(index, tf.int64)
                 self._run_step(step_id, _gather(self._source, arrays, step_id), frozen)
             return tf.constant(0)
 
