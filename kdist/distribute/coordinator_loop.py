@@ -28,9 +28,6 @@ PROGRESS_EVERY_S = 0.5
 # Arrays up to this size travel to the workers once, inside a graph (whose limit is 2 GB).
 RESIDENT_BYTES = 1 << 30
 FED_AHEAD = 4
-import os
-
-MAX_UNROLLED_STEPS = int(os.environ.get("UNROLL", "16"))
 
 _PLAIN = tf.autograph.experimental.do_not_convert
 
