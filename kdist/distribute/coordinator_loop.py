@@ -20,8 +20,8 @@ from kdist.distribute.inner_loop import OnProgress
 from kdist.distribute.layout import BucketLayout
 from kdist.distribute.server_store import WINDOW, ServerStore
 from kdist.distribute.shares import WorkerShare
+from kdist.distribute.signatures import share_specs, step_seeds, value_specs
 from kdist.distribute.structure import ModelStructure
-from kdist.distribute.sync_loop import share_specs, step_seeds, value_specs
 
 POLL_S = 0.005
 PROGRESS_EVERY_S = 0.5

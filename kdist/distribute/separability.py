@@ -12,7 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from kdist.distribute import keras_adapter
-from kdist.distribute.structure import MetricSlots, ModelStructure
+from kdist.distribute.structure import MetricSlots, ModelStructure, call_model
 from kdist.errors import ConfigError
 
 TOLERANCE = 1e-4
@@ -52,6 +52,7 @@ def check_separable(
     _check_metrics(structure, whole, halves)
     if splits_batches:
         _check_loss(structure, whole, halves, cut / num_rows)
+        _check_additional_losses(structure, whole, halves, cut / num_rows)
     return []
 
 
@@ -70,6 +71,27 @@ def _check_loss(structure: ModelStructure, whole: Any, halves: Sequence[Any], pa
             f"{split:.6g} from their halves. Use strategy=single or strategy=ps, or a loss that "
             "is a mean over rows."
         )
+
+
+def _check_additional_losses(
+    structure: ModelStructure, whole: Any, halves: Sequence[Any], part: float
+) -> None:
+    if structure.has_own_loss:
+        return
+    total, first, second = (_additional_losses(structure.model, r[0]) for r in (whole, *halves))
+    split = part * first + (1 - part) * second
+    if np.isfinite(total) and abs(total - split) > TOLERANCE * max(1.0, abs(total)):
+        raise ConfigError(
+            "What layers pass to add_loss (an activity_regularizer does, too) must be a mean over "
+            f"rows, or a batch cannot be split over replicas. Received: {total:.6g} for some rows, "
+            f"{split:.6g} from their halves. Use keras.ops.mean in add_loss, or strategy=single."
+        )
+
+
+def _additional_losses(model: keras.Model, x: Any) -> float:
+    with keras.StatelessScope(collect_losses=True):
+        call_model(model, x, training=False)
+        return float(sum(np.sum(keras.ops.convert_to_numpy(loss)) for loss in model.losses))
 
 
 def _loss(model: keras.Model, rows: Any) -> float:

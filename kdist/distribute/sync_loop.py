@@ -19,11 +19,11 @@ from kdist.distribute.inner_loop import OnProgress
 from kdist.distribute.layout import BucketLayout
 from kdist.distribute.loss_terms import VALID, WEIGHTS
 from kdist.distribute.shares import WorkerShare, replica_in_block_op
+from kdist.distribute.signatures import share_specs, step_seeds, value_specs
 from kdist.distribute.store import ReplicatedStore
 from kdist.distribute.structure import ModelStructure
 
 # Python as written: only the loops over steps are turned into graph loops.
-_fold_in: Any = tf.random.experimental.stateless_fold_in  # pyright: ignore
 _PLAIN = tf.autograph.experimental.do_not_convert
 
 
@@ -299,42 +299,6 @@ class SyncLoop:
         if self.share.num_workers == 1:
             return total
         return self.store.add_over_workers(total)
-
-
-def step_seeds(structure: ModelStructure, step_index: tf.Tensor, replica: Any) -> list[tf.Tensor]:
-    """Return a seed for each generator: another one for every step and replica, reproducible."""
-    seeds = []
-    for variable, value in zip(structure.seeds, structure.seed_values, strict=True):
-        initial = tf.constant(value.astype(np.int64).astype(np.int32))
-        seed = _fold_in(initial, tf.cast(step_index, tf.int32))
-        seed = _fold_in(seed, tf.cast(replica, tf.int32))
-        seeds.append(tf.cast(tf.bitcast(seed, tf.uint32), variable.dtype))
-    return seeds
-
-
-def value_specs(structure: ModelStructure, layout: BucketLayout) -> StepValues:
-    """Return the signature of a forward pass's values."""
-
-    def specs(variables: list[keras.Variable]) -> list[Any]:
-        return [tf.TensorSpec(v.shape, v.dtype) for v in variables]
-
-    return StepValues(
-        buckets=[
-            tf.TensorSpec([b.size] if b.is_flat else b.members[0].shape, b.dtype)
-            for b in layout.buckets
-        ],
-        float_states=specs(structure.float_states),
-        int_states=specs(structure.int_states),
-        seeds=specs(structure.seeds),
-        frozen=specs(structure.frozen),
-    )
-
-
-def share_specs(structure: ModelStructure, batch_spec: tuple[Any, Any, Any]) -> Share:
-    """Return the signature of a share of a batch."""
-    scalar = tf.TensorSpec([], tf.float32)
-    terms = tf.TensorSpec([len(structure.terms)], tf.float32)
-    return Share(*batch_spec, scalar, scalar, scalar, scalar, terms)
 
 
 def _rows(batch: Any, lo: Any, hi: Any) -> Any:
