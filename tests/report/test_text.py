@@ -73,8 +73,16 @@ def test_progress_line_leaves_out_what_is_unknown(progress):
 
 
 def test_epoch_line(epoch):
-    line = text.epoch_line(epoch(2, loss=0.5, val_loss=0.25), epochs=5, num_steps=23)
-    assert line == "epoch 2/5  loss 0.5000  val_loss 0.2500  0.50 s  46 steps/s"
+    parts = text.epoch_parts(epoch(2, loss=0.5, val_loss=0.25), epochs=10, num_steps=23)
+    assert "  ".join(parts) == "epoch  2/10  loss 0.5000  val_loss 0.2500  0.50 s  46 steps/s"
+
+
+def test_lines_break_between_parts():
+    assert text.wrapped(["epoch 2", "loss 0.5000", "46 steps/s", "x"], 20) == [
+        "epoch 2  loss 0.5000",
+        "    46 steps/s  x",
+    ]
+    assert text.wrapped(["longer than the width", "x"], 4) == ["longer than the width", "    x"]
 
 
 RESULT = {

@@ -10,7 +10,7 @@ from kdist.training.report.text import (
     closing_columns,
     closing_lines,
     closing_title,
-    epoch_line,
+    epoch_parts,
     metric_texts,
     opening_lines,
     progress_line,
@@ -39,7 +39,7 @@ class PlainView:
 
     def epoch(self, facts: EpochFacts, *, epochs: int | None, num_steps: int) -> None:
         """Write one line."""
-        self._write(epoch_line(facts, epochs=epochs, num_steps=num_steps))
+        self._write("  ".join(epoch_parts(facts, epochs=epochs, num_steps=num_steps)))
 
     def closing(
         self, result: Mapping[str, Any], history: Mapping[int, Mapping[str, float]]

@@ -19,11 +19,12 @@ from kdist.training.report.text import (
     closing_columns,
     closing_lines,
     closing_title,
-    epoch_line,
+    epoch_parts,
     metric_texts,
     opening_lines,
     progress_head,
     progress_tail,
+    wrapped,
 )
 
 _MIN_BAR_WIDTH, _MAX_BAR_WIDTH = 10, 40
@@ -83,8 +84,10 @@ class TerminalView:
     def epoch(self, facts: EpochFacts, *, epochs: int | None, num_steps: int) -> None:
         """Leave a line for the epoch in the place of the bar."""
         self.close()
-        head, *rest = epoch_line(facts, epochs=epochs, num_steps=num_steps).split("  ")
-        self._print(Text.assemble((head, "bold"), "  ", "  ".join(rest)))
+        parts = epoch_parts(facts, epochs=epochs, num_steps=num_steps)
+        text = Text("\n".join(wrapped(parts, self._console.width)))
+        text.stylize("bold", 0, len(parts[0]))
+        self._print(text)
 
     def closing(
         self, result: Mapping[str, Any], history: Mapping[int, Mapping[str, float]]

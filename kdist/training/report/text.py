@@ -99,7 +99,7 @@ def data_text(facts: OpeningFacts) -> str:
 def progress_head(facts: ProgressFacts) -> tuple[str, str]:
     """Return `epoch 3/5` and `12/23`, which stand before and behind the bar."""
     total = "?" if facts.steps_per_epoch is None else count_text(facts.steps_per_epoch)
-    return f"epoch {facts.epoch}/{facts.epochs}", f"{count_text(facts.step)}/{total}"
+    return _epoch_text(facts.epoch, facts.epochs), f"{count_text(facts.step)}/{total}"
 
 
 def progress_tail(facts: ProgressFacts) -> tuple[str, ...]:
@@ -123,17 +123,27 @@ def progress_line(facts: ProgressFacts) -> str:
     return "  ".join([head, f"step {done}", *metric_texts(facts.metrics), *progress_tail(facts)])
 
 
-def epoch_line(facts: EpochFacts, *, epochs: int | None, num_steps: int) -> str:
-    """Return the lasting line of an epoch of `num_steps` batches."""
-    total = "" if epochs is None else f"/{epochs}"
+def epoch_parts(facts: EpochFacts, *, epochs: int | None, num_steps: int) -> list[str]:
+    """Return the parts of the lasting line of an epoch of `num_steps` batches."""
     parts = [
-        f"epoch {facts.epoch}{total}",
+        _epoch_text(facts.epoch, epochs),
         *metric_texts(facts.metrics),
         duration_text(facts.seconds),
     ]
     if facts.seconds > 0 and num_steps > 0:
         parts.append(rate_text(num_steps / facts.seconds, "step"))
-    return "  ".join(parts)
+    return parts
+
+
+def wrapped(parts: Iterable[str], width: int) -> list[str]:
+    """Return `parts` on lines of `width` columns, broken between parts, the later ones indented."""
+    lines: list[str] = []
+    for part in parts:
+        if lines and len(lines[-1]) + 2 + len(part) <= width:
+            lines[-1] += f"  {part}"
+        else:
+            lines.append(f"    {part}" if lines else part)
+    return lines
 
 
 def closing_title(result: Mapping[str, Any]) -> str:
@@ -218,6 +228,11 @@ def closing_columns(
 def _labelled(label: str, texts: Iterable[str], *, is_warning: bool = False) -> list[Line]:
     """Return one line a text; only the first carries the label."""
     return [Line("" if index else label, text, is_warning) for index, text in enumerate(texts)]
+
+
+def _epoch_text(epoch: int, epochs: int | None) -> str:
+    """Return `epoch  3/20`, of one width all through the run."""
+    return f"epoch {epoch}" if epochs is None else f"epoch {epoch:>{len(str(epochs))}}/{epochs}"
 
 
 def _tasks_text(tasks: tuple[str, ...]) -> str:
