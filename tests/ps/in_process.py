@@ -18,7 +18,7 @@ from kdist.cluster.traits import traits_of
 from kdist.distribute.coordinator_loop import CoordinatorLoop
 from kdist.distribute.data import num_steps
 from kdist.distribute.shares import WorkerShare
-from kdist.distribute.strategies import make_strategy, start_server
+from kdist.distribute.strategies import make_strategy
 from kdist.training.callback_bridge import CallbackBridge
 from kdist.training.peers import Alone
 from kdist.training.report.facts import EpochFacts
@@ -92,7 +92,18 @@ class InProcessCluster:
         """Start and connect; call it once, before anything else runs."""
         spec = free_spec(num_workers, num_ps)
         hosts = [task for task in spec.tasks() if task.type is not TaskType.CHIEF]
-        self._servers = [start_server(spec, task) for task in hosts]
+        # Servers of one process share a pool of threads; with one a core they wait for each other.
+        config = tf.compat.v1.ConfigProto(inter_op_parallelism_threads=4 + 2 * len(hosts))
+        self._servers = [
+            tf.distribute.Server(
+                tf.train.ClusterSpec(spec.as_dict()),
+                job_name=str(task.type),
+                task_index=task.index,
+                protocol="grpc",
+                config=config,
+            )
+            for task in hosts
+        ]
         self._connected = make_strategy(
             TRAITS, spec, Task(TaskType.CHIEF, 0), num_devices=1, collective="auto"
         )

@@ -103,7 +103,9 @@ def test_batch_normalization_and_weights(cluster):
                 keras.layers.Dense(3, "softmax"),
             ]
         )
-        model.compile(keras.optimizers.SGD(0.25, momentum=0.5), weighted_metrics=["accuracy"], **LOSS)
+        model.compile(
+            keras.optimizers.SGD(0.25, momentum=0.5), weighted_metrics=["accuracy"], **LOSS
+        )
         return model
 
     x, y = labelled_rows()
@@ -128,7 +130,9 @@ def test_masks_and_lstm(cluster):
             ]
         )
         # Not Adam: with repeated ids plain Keras squares the parts of an embedding's gradient.
-        model.compile(keras.optimizers.SGD(0.5, momentum=0.9), weighted_metrics=["accuracy"], **LOSS)
+        model.compile(
+            keras.optimizers.SGD(0.5, momentum=0.9), weighted_metrics=["accuracy"], **LOSS
+        )
         return model
 
     rng = np.random.default_rng(3)
@@ -216,7 +220,9 @@ def test_loss_scaling_of_mixed_float16(cluster):
     reference = fit(build, data, epochs=4)
     assert_same(run, reference, tolerance=2e-3)
     scale = float(reference.model.optimizer.dynamic_scale.numpy())
-    assert [float(o.optimizer.dynamic_scale.numpy()) for o in run.loop.store.optimizers] == [scale] * 2
+    assert [float(o.optimizer.dynamic_scale.numpy()) for o in run.loop.store.optimizers] == [
+        scale
+    ] * 2
     updates = int(reference.model.optimizer.iterations.numpy())
     assert 0 < updates < 20
     assert run.loop.store.num_updates == updates
@@ -231,9 +237,7 @@ def test_saved_file_carries_slots(cluster, tmp_path):
     loaded = keras.saving.load_model(tmp_path / "model.keras")
     reference = fit(build, data).model
     assert len(loaded.optimizer.variables) == len(reference.optimizer.variables)
-    for mine, theirs in zip(
-        loaded.optimizer.variables, reference.optimizer.variables, strict=True
-    ):
+    for mine, theirs in zip(loaded.optimizer.variables, reference.optimizer.variables, strict=True):
         np.testing.assert_allclose(mine.numpy(), theirs.numpy(), atol=1e-5, err_msg=theirs.path)
     for mine, theirs in zip(numpy_weights(loaded), numpy_weights(reference), strict=True):
         np.testing.assert_allclose(mine, theirs, atol=1e-5)
