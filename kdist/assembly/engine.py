@@ -87,6 +87,12 @@ def make_engine(
             "jit_compile=true cannot compile BatchNormalization(synchronized=True), whose sums "
             f"cross {num_replicas} replicas. Use jit_compile=false or synchronized=False."
         )
+    if structure.has_synchronized_layers and structure.has_own_loss and num_replicas > 1:
+        raise ConfigError(
+            f"{type(model).__name__} overrides compute_loss and has a synchronized layer: parts of "
+            f"its loss would be divided by {num_replicas} replicas, others not. Use synchronized="
+            "False, or losses given to compile() and add_loss."
+        )
     layout = plan_layout(config, structure, num_servers=num_servers)
     if traits.needs_coordinator:
         loop: InnerLoop = CoordinatorLoop(

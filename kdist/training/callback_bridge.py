@@ -21,8 +21,9 @@ _BATCH_HOOKS = ("on_train_batch_begin", "on_train_batch_end", "on_batch_begin", 
 
 
 def overrides(callback: keras.callbacks.Callback, hook: str) -> bool:
-    """Return whether a callback's class brings its own version of a hook."""
-    return getattr(type(callback), hook) is not getattr(keras.callbacks.Callback, hook)
+    """Return whether a callback (its class, or a LambdaCallback itself) brings its own hook."""
+    own = getattr(type(callback), hook) is not getattr(keras.callbacks.Callback, hook)
+    return own or hook in vars(callback)
 
 
 class CallbackBridge:
@@ -98,11 +99,13 @@ class CallbackBridge:
         self._hook("on_train_batch_end", step, logs)
 
     def test_begin(self) -> None:
-        """Call `on_test_begin`."""
+        """Call `on_test_begin`; the whole validation is one execution of many batches."""
         self._hook("on_test_begin")
+        self._hook("on_test_batch_begin", 0)
 
-    def test_end(self, logs: Mapping[str, float]) -> None:
+    def test_end(self, last_batch: int, logs: Mapping[str, float]) -> None:
         """Call `on_test_end`."""
+        self._hook("on_test_batch_end", last_batch, logs)
         self._hook("on_test_end", logs=logs)
 
     def epoch_end(self, epoch: int, logs: Mapping[str, float]) -> None:
@@ -159,6 +162,8 @@ _ALL_HOOKS = (
     "on_train_batch_begin",
     "on_train_batch_end",
     "on_test_begin",
+    "on_test_batch_begin",
+    "on_test_batch_end",
     "on_test_end",
     "on_epoch_end",
     "on_train_end",

@@ -144,8 +144,8 @@ class Trainer:
             if state.stop_reason is not None:
                 break
         validated_weights = not self._bridge.weights_changed
-        self._bridge.train_end(state.metrics)
         averaged = [optimizer.finalize() for optimizer in self._loop.store.optimizers]
+        self._bridge.train_end(state.metrics)
         if any(averaged) or self._bridge.weights_changed or not validated_weights:
             state.final_metrics = self._evaluate() if self._validation is not None else {}
         return state
@@ -166,7 +166,10 @@ class Trainer:
             self._bridge.weights_changed = False
             self._bridge.test_begin()
             validated = self._evaluate()
-            self._bridge.test_end({k.removeprefix("val_"): v for k, v in validated.items()})
+            num_batches = plan.validation_batches or self._validation.batches_per_pass or 1
+            self._bridge.test_end(
+                num_batches - 1, {k.removeprefix("val_"): v for k, v in validated.items()}
+            )
             logs |= validated
             self._bridge.weights_changed = False
         state.metrics = logs

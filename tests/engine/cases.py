@@ -1,4 +1,4 @@
-"""Models and data of the exactness tests: each case stresses what a split of the batch could break."""
+"""Models and data of the exactness tests: each stresses what a split of a batch could break."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -283,7 +283,9 @@ CASES: dict[str, Case] = {
         replicas=3,
         mirrored={"jit_compile": True, "steps_per_execution": 4},
     ),
-    "add_loss": Case(build=dense(before=[MeanActivity]), data=ROWS, batch_size=9, replicas=2),
+    "add_loss": Case(
+        build=dense(before=[MeanActivity], activity_regularizer="l2"), data=ROWS, batch_size=9
+    ),
     "constraints": Case(build=constrained, data=ROWS, batch_size=9, replicas=2),
     "sample_weights": Case(
         build=dense(adam, compiled={"weighted_metrics": ["accuracy"]}),

@@ -20,6 +20,7 @@ from kdist.training.peers import Alone
 from kdist.training.trainer import Silent, Trainer, TrainingPlan
 
 TOLERANCE = 1e-5
+DATA_SETTINGS = {"batch_size": 8, "shuffle": False}
 Data = Mapping[str, Any]
 
 
@@ -75,7 +76,8 @@ def prepare(
     config = kdist_config.load({"data": of_data, "strategy": strategy_settings, **settings})
     strategy = strategy_of(replicas)
     share = WorkerShare(replicas_per_worker=replicas)
-    builder = Builder(config, (), {"build_model": build, "make_data": lambda: data})
+    builder = Builder(config, ())
+    builder.use({"build_model": build, "make_data": lambda: data})
     sources = builder.data(share)
     model = builder.model()
     engine = make_engine(

@@ -1,0 +1,195 @@
+"""Keras callbacks run unchanged: the numbers of plain fit, with one replica and with several."""
+
+import csv
+
+import keras
+import numpy as np
+import pytest
+
+from .cases import ROWS, adam, dense, sgd
+from .harness import assert_same, fit, train
+
+C = keras.callbacks
+
+
+class Shrink(C.Callback):
+    """A user's own: reads and writes weights and the learning rate, batch by batch."""
+
+    def __init__(self):
+        super().__init__()
+        self.seen = []
+
+    def on_train_batch_begin(self, batch, logs=None):
+        self.seen.append(("begin", batch))
+
+    def on_train_batch_end(self, batch, logs=None):
+        kernel = self.model.layers[0].kernel
+        self.seen.append(("end", batch, round(float(logs["loss"]), 4), float(np.sum(kernel))))
+        if batch == 2:
+            kernel.assign(kernel * 0.5)
+            self.model.optimizer.learning_rate = 0.05
+
+    def on_epoch_end(self, epoch, logs=None):
+        self.seen.append(("epoch", epoch, sorted(logs), int(self.model.optimizer.iterations)))
+
+
+def rounded(seen):
+    return [tuple(round(v, 3) if isinstance(v, float) else v for v in entry) for entry in seen]
+
+
+def both(build, make, *, replicas, epochs=3, **options):
+    """Train with plain Keras and with kdist, each with callbacks of its own."""
+    plain, mine = make(), make()
+    reference = fit(build, ROWS, epochs=epochs, callbacks=plain)
+    outcome = train(build, ROWS, epochs=epochs, replicas=replicas, callbacks=mine, **options)
+    return reference, outcome, plain, mine
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_own_callback_with_batch_hooks_reads_and_writes(replicas):
+    reference, outcome, (plain,), (mine,) = both(
+        dense(sgd), lambda: [Shrink()], replicas=replicas, epochs=2
+    )
+    assert_same(outcome, reference)
+    assert rounded(mine.seen) == rounded(plain.seen)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: [C.LearningRateScheduler(lambda epoch, rate: rate * 0.5)],
+        lambda: [C.ReduceLROnPlateau(monitor="val_loss", patience=0, min_delta=1.0, cooldown=0)],
+        lambda: [C.EarlyStopping(monitor="val_loss", patience=0, min_delta=9.0)],
+        lambda: [
+            C.EarlyStopping(
+                monitor="val_loss", patience=1, min_delta=9.0, restore_best_weights=True
+            )
+        ],
+    ],
+    ids=["schedule", "plateau", "early_stop", "early_stop_restores"],
+)
+def test_epoch_callbacks_decide_as_under_plain_keras(make):
+    for replicas in (1, 3):
+        reference, outcome, _, _ = both(dense(sgd), make, replicas=replicas)
+        recorded = {k: v for k, v in reference.history.items() if k != "learning_rate"}
+        reference.history = recorded
+        outcome.history.pop("learning_rate", None)
+        assert_same(outcome, reference)
+        rate = keras.ops.convert_to_numpy(reference.model.optimizer.learning_rate)
+        assert outcome.bridge.view.learning_rate == pytest.approx(float(rate))
+
+
+def test_best_weights_are_restored_after_averages_were_written_over_them():
+    def make():
+        return [C.EarlyStopping(patience=1, min_delta=9.0, restore_best_weights=True)]
+
+    build = dense(lambda: sgd(use_ema=True, ema_momentum=0.8))
+    reference, outcome, _, _ = both(build, make, replicas=2)
+    assert_same(outcome, reference)
+    final = outcome.trainer.state.final_metrics
+    evaluated = outcome.model.evaluate(*ROWS["validation"], verbose=0, return_dict=True)
+    assert final["val_loss"] == pytest.approx(evaluated["loss"], abs=1e-5)
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_averages_are_swapped_in_for_validation(replicas):
+    reference, outcome, _, _ = both(
+        dense(lambda: adam(use_ema=True, ema_momentum=0.7)),
+        lambda: [C.SwapEMAWeights(swap_on_epoch=False)],
+        replicas=replicas,
+        epochs=2,
+    )
+    assert_same(outcome, reference)
+
+
+def test_averages_are_swapped_in_at_the_end_of_epochs(tmp_path):
+    def make():
+        path = str(tmp_path / f"{len(list(tmp_path.iterdir()))}" / "e{epoch}.keras")
+        (tmp_path / f"{len(list(tmp_path.iterdir()))}").mkdir()
+        return [C.SwapEMAWeights(swap_on_epoch=True), C.ModelCheckpoint(path)]
+
+    reference, outcome, _, _ = both(
+        dense(lambda: sgd(use_ema=True, ema_momentum=0.7)), make, replicas=2, epochs=2
+    )
+    assert_same(outcome, reference)
+    for name in ("e1.keras", "e2.keras"):
+        plain, mine = (keras.saving.load_model(tmp_path / i / name) for i in ("0", "1"))
+        for a, b in zip(plain.get_weights(), mine.get_weights(), strict=True):
+            np.testing.assert_allclose(b, a, atol=1e-5)
+
+
+def test_files_of_keras_callbacks_hold_the_same_numbers(tmp_path):
+    folders = iter([tmp_path / "plain", tmp_path / "mine"])
+
+    def make():
+        folder = next(folders)
+        folder.mkdir()
+        return [
+            C.CSVLogger(str(folder / "log.csv")),
+            C.ModelCheckpoint(str(folder / "last.weights.h5"), save_weights_only=True),
+            C.TensorBoard(str(folder / "tb"), update_freq="epoch"),
+            C.TerminateOnNaN(),
+        ]
+
+    both(dense(adam), make, replicas=2, epochs=2)
+    rows = [list(csv.reader((tmp_path / n / "log.csv").open())) for n in ("plain", "mine")]
+    assert rows[0][0] == rows[1][0]
+    np.testing.assert_allclose(
+        np.array(rows[1][1:], float), np.array(rows[0][1:], float), atol=1e-5
+    )
+    models = [dense(adam)() for _ in range(2)]
+    for model, name in zip(models, ("plain", "mine"), strict=True):
+        model.load_weights(tmp_path / name / "last.weights.h5", skip_mismatch=False)
+    for a, b in zip(models[0].get_weights(), models[1].get_weights(), strict=True):
+        np.testing.assert_allclose(b, a, atol=1e-5)
+    written = [
+        sorted(p.parent.name for p in (tmp_path / n / "tb").rglob("events*"))
+        for n in ("plain", "mine")
+    ]
+    assert written[0] == written[1] == ["train", "validation"]
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_nan_ends_training_at_the_batch_where_it_appears(replicas):
+    x = ROWS["train"][0].copy()
+    x[20] = np.nan
+    data = {"train": (x, ROWS["train"][1])}
+    plain = fit(dense(sgd), data, epochs=3, callbacks=[C.TerminateOnNaN()])
+    mine = train(dense(sgd), data, epochs=3, replicas=replicas, callbacks=[C.TerminateOnNaN()])
+    assert len(plain.history["loss"]) == len(mine.history["loss"]) == 1
+    assert mine.trainer.state.batches_seen == 3
+
+
+def test_lambda_callback_stops_training_within_an_epoch():
+    def make():
+        callback = C.LambdaCallback(
+            on_train_batch_end=lambda batch, logs: (
+                batch == 1 and setattr(callback.model, "stop_training", True)
+            )
+        )
+        return [callback]
+
+    reference, outcome, _, _ = both(dense(sgd), make, replicas=2)
+    assert outcome.trainer.state.batches_seen == 2
+    assert_same(outcome, reference)
+
+
+def test_hooks_come_in_the_order_of_plain_keras():
+    class Recorder(C.Callback):
+        def __init__(self):
+            super().__init__()
+            self.calls = []
+
+    def recording(name):
+        def hook(self, *args, logs=None):
+            self.calls.append((name, *[a for a in args if isinstance(a, int)]))
+
+        return hook
+
+    for hook in dir(C.Callback):
+        if hook.startswith("on_") and "predict" not in hook:
+            setattr(Recorder, hook, recording(hook))
+    plain, mine = Recorder(), Recorder()
+    fit(dense(sgd), ROWS, batch_size=11, callbacks=[plain])
+    train(dense(sgd), ROWS, batch_size=11, callbacks=[mine])
+    assert mine.calls == plain.calls
