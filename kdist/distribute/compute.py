@@ -14,18 +14,25 @@ import tensorflow as tf
 
 from kdist.distribute import keras_adapter
 from kdist.distribute.layout import Bucket, BucketLayout
+from kdist.distribute.lookups import Lookups
 from kdist.distribute.loss_terms import NOTHING, ROWS, DenominatorProbe, ScaledLoss
 from kdist.distribute.structure import ModelStructure, call_model
 
+NO_LOOKUPS = Lookups(())
+
 
 class StepValues(NamedTuple):
-    """Everything a forward pass reads, as tensors in the order of the structure's lists."""
+    """Everything a forward pass reads, as tensors in the order of the structure's lists.
+
+    `positions` belongs to looked-up tables, whose buckets hold the rows of this step only.
+    """
 
     buckets: list[Any]
     float_states: list[Any]
     int_states: list[Any]
     seeds: list[Any]
     frozen: list[Any]
+    positions: list[Any]
 
 
 class Share(NamedTuple):
@@ -94,6 +101,7 @@ class StepCompute:
         layout: BucketLayout,
         *,
         replicas_seen: int = 1,
+        lookups: Lookups = NO_LOOKUPS,
     ):
         """Keep what a trace needs.
 
@@ -102,7 +110,9 @@ class StepCompute:
             layout: The buckets that values and gradients are packed in.
             replicas_seen: Replicas that Keras sees while `train` is traced; it divides mean
                 losses by them.
+            lookups: Tables of which a step is given only the rows that it reads.
         """
+        self.lookups = lookups
         self.structure = structure
         self.layout = layout
         self.replicas_seen = replicas_seen
@@ -118,7 +128,7 @@ class StepCompute:
         parameters = self.unpack(values.buckets)
         with tf.GradientTape(watch_accessed_variables=False) as tape:
             tape.watch(parameters)
-            with self._scope(parameters, values) as scope:
+            with self._scope(parameters, values) as scope, self._answering(parameters, values):
                 loss, logged = self._loss_and_logs(scope, share, training=True)
                 scaled = loss * tf.cast(loss_scale, loss.dtype)
         gradients = tape.gradient(scaled, parameters)
@@ -135,7 +145,7 @@ class StepCompute:
     def evaluate(self, values: StepValues, share: Share) -> tf.Tensor:
         """Return one share's part of loss and metrics: float32 `[aux.num_logged]`."""
         parameters = self.unpack(values.buckets)
-        with self._scope(parameters, values) as scope:
+        with self._scope(parameters, values) as scope, self._answering(parameters, values):
             _, logged = self._loss_and_logs(scope, share, training=False)
         return logged
 
@@ -155,6 +165,17 @@ class StepCompute:
                     model, share.y, y_pred, none_if_empty(share.sample_weight)
                 )
         return tf.stack(found) * share.vote
+
+    def looked_up_ids(self, values: StepValues, x: Any, *, training: bool) -> list[list[tf.Tensor]]:
+        """Return the ids that each table is asked for, by table and call: int64 vectors."""
+        parameters = self.unpack(values.buckets)
+        with self._scope(parameters, values), self.lookups.recording() as found:
+            call_model(self.structure.model, x, training=training)
+        return found
+
+    def _answering(self, parameters: Sequence[Any], values: StepValues) -> Any:
+        rows = [parameters[table.variable_index] for table in self.lookups.tables]
+        return self.lookups.answering(rows, values.positions)
 
     def unpack(self, buckets: Sequence[Any]) -> list[tf.Tensor]:
         """Return the trainable variables' values from the buckets' values."""
@@ -195,7 +216,11 @@ class StepCompute:
 
     def _mapping(self, parameters: Sequence[Any], values: StepValues) -> list[tuple[Any, Any]]:
         structure = self.structure
-        mapping = list(zip(structure.trainable, parameters, strict=True))
+        mapping = [
+            (variable, parameters[index])
+            for index, variable in enumerate(structure.trainable)
+            if index not in self.lookups.variable_indices
+        ]
         mapping += zip(structure.float_states, values.float_states, strict=True)
         mapping += zip(structure.int_states, values.int_states, strict=True)
         mapping += zip(structure.seeds, values.seeds, strict=True)

@@ -18,6 +18,7 @@ from kdist.distribute.data.source import BatchSource
 from kdist.distribute.evaluation import EpochLogs
 from kdist.distribute.inner_loop import OnProgress
 from kdist.distribute.layout import BucketLayout
+from kdist.distribute.lookups import find_tables
 from kdist.distribute.server_store import WINDOW, ServerStore
 from kdist.distribute.shares import WorkerShare
 from kdist.distribute.signatures import share_specs, step_seeds, value_specs
@@ -62,11 +63,13 @@ class CoordinatorLoop:
         self._coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
         self._check_cluster = check_cluster
         self._source = source
-        self.compute = StepCompute(structure, layout)
+        x_spec = source.element_spec[0]
+        self._lookups = find_tables(structure, layout, x_spec)
+        self.compute = StepCompute(structure, layout, lookups=self._lookups)
         devices = [f"/job:ps/replica:0/task:{i}/device:CPU:0" for i in range(layout.num_servers)]
         self.store = ServerStore(structure, layout, self.compute.aux, devices)
         self.logs = EpochLogs(structure, self.compute.aux)
-        values = value_specs(structure, layout)
+        values = value_specs(structure, layout, self._lookups)
         self._train_fn = tf.function(
             self.compute.train, jit_compile=jit_compile, autograph=False
         ).get_concrete_function(
@@ -173,17 +176,46 @@ class CoordinatorLoop:
     @_PLAIN
     def _run_step(self, step_id: tf.Tensor, batch: Any, frozen: Any) -> None:
         scale = self.store.read_loss_scale()
+        share = self._whole(batch)
         values = self._values(step_seeds(self.structure, step_id, 0), frozen)
-        contribution = self._train_fn(values, self._whole(batch), scale)
-        self.store.push(step_id, contribution.gradients, contribution.aux, scale)
+        values, ids = self._with_rows(values, share.x, training=True)
+        contribution = self._train_fn(values, share, scale)
+        gradients = list(contribution.gradients)
+        for table, table_ids in zip(self._lookups.tables, ids, strict=True):
+            gradients[table.bucket_index] = _by_id(gradients[table.bucket_index], table_ids)
+        self.store.push(step_id, gradients, contribution.aux, scale)
+
+    @_PLAIN
+    def _with_rows(
+        self, values: StepValues, x: Any, *, training: bool
+    ) -> tuple[StepValues, list[tf.Tensor]]:
+        """Fetch the rows that this batch reads of each table.
+
+        Returns:
+            The values, with unique rows in place of tables, and the ids of those rows by table.
+        """
+        if not self._lookups.tables:
+            return values, []
+        buckets, positions, unique_ids = list(values.buckets), [], []
+        for table, calls in zip(
+            self._lookups.tables,
+            self.compute.looked_up_ids(values, x, training=training),
+            strict=True,
+        ):
+            ids, where = tf.unique(tf.concat(calls, 0))
+            buckets[table.bucket_index] = self.store.look_up(table.bucket_index, ids)
+            positions.append(tf.split(where, [tf.size(call) for call in calls], num=len(calls)))
+            unique_ids.append(ids)
+        return values._replace(buckets=buckets, positions=positions), unique_ids
 
     def _values(self, seeds: list[tf.Tensor], frozen: Any) -> StepValues:
         return StepValues(
-            buckets=self.store.read_buckets(),
+            buckets=self.store.read_buckets(leave_out=self._lookups.bucket_indices),
             float_states=self.store.read_states(),
             int_states=[],
             seeds=seeds,
             frozen=list(frozen),
+            positions=[],
         )
 
     @_PLAIN
@@ -238,7 +270,7 @@ class CoordinatorLoop:
         if self._evaluate_fn is None:
             evaluate = tf.function(self.compute.evaluate, autograph=False)
             self._evaluate_fn = evaluate.get_concrete_function(
-                value_specs(self.structure, self.compute.layout),
+                value_specs(self.structure, self.compute.layout, self._lookups),
                 share_specs(self.structure, source.element_spec),
             )
         self.store.evaluation_sums.assign(tf.zeros_like(self.store.evaluation_sums))
@@ -282,8 +314,7 @@ class CoordinatorLoop:
             arrays, frozen = self._open(iterator)
             values = self._evaluation_values(frozen)
             for index in tf.range(num_batches):
-                share = self._whole(_gather(source, arrays, first + index))
-                logged = self._evaluate_fn(values, share)
+                logged = self._evaluated(values, _gather(source, arrays, first + index))
                 self.store.record_evaluation(base + first + index, logged)
             return tf.constant(0)
 
@@ -293,11 +324,17 @@ class CoordinatorLoop:
         @tf.function
         def dispatch(iterator: Any, evaluation_id: tf.Tensor, batch: Any) -> tf.Tensor:
             values = self._evaluation_values(self._open(iterator)[1])
-            logged = self._evaluate_fn(values, self._whole(batch))
+            logged = self._evaluated(values, batch)
             self.store.record_evaluation(evaluation_id, logged)
             return tf.constant(0)
 
         return dispatch
+
+    @_PLAIN
+    def _evaluated(self, values: StepValues, batch: Any) -> tf.Tensor:
+        share = self._whole(batch)
+        values, _ = self._with_rows(values, share.x, training=False)
+        return self._evaluate_fn(values, share)
 
     @_PLAIN
     def _evaluation_values(self, frozen: Any) -> StepValues:
@@ -311,6 +348,11 @@ def _gather(source: BatchSource, arrays: Any, batch_index: tf.Tensor) -> Any:
     assert isinstance(source, ArraySource)
     rows = source.rows_of(batch_index)
     return (*source.gather(arrays, rows), tf.shape(rows, out_type=tf.int64)[0])
+
+
+def _by_id(gradient: tf.IndexedSlices, ids: tf.Tensor) -> tf.IndexedSlices:
+    """Return a gradient whose indices count the unique rows of a step, with row ids instead."""
+    return tf.IndexedSlices(gradient.values, tf.gather(ids, gradient.indices), gradient.dense_shape)
 
 
 def _int64(*values: int) -> tuple[tf.Tensor, ...]:

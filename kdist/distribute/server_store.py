@@ -5,7 +5,7 @@ the same public `optimizer.apply` as every other mode. So no update is lost, non
 momentum stays consistent, however many workers push at once and however often a step is re-run.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -128,15 +128,34 @@ class ServerStore:
 
     # inside a step, on a worker
 
-    def read_buckets(self) -> list[tf.Tensor]:
-        """Return the current buckets on the caller's device, in layout order."""
+    def read_buckets(self, leave_out: Collection[int] = ()) -> list[Any]:
+        """Return the current buckets on the caller's device, in layout order.
+
+        Args:
+            leave_out: Buckets not to read; `None` stands in their place.
+        """
         values: list[Any] = [None] * len(self.layout.buckets)
         for server in self.servers:
             for index, bucket in zip(server.bucket_indices, server.buckets, strict=True):
+                if index in leave_out:
+                    continue
                 with tf.device(server.device):
                     value = tf.convert_to_tensor(bucket.value)
                 values[index] = tf.identity(value)
         return values
+
+    def look_up(self, bucket_index: int, ids: tf.Tensor) -> tf.Tensor:
+        """Return rows of a table, gathered on its server: `[len(ids), columns]`.
+
+        Args:
+            bucket_index: The table's bucket.
+            ids: int64 vector on the caller's device.
+        """
+        server = self.servers[self.layout.buckets[bucket_index].server_index]
+        table = server.buckets[server.bucket_indices.index(bucket_index)]
+        with tf.device(server.device):
+            rows = tf.gather(table.value, tf.identity(ids))
+        return tf.identity(rows)
 
     def read_states(self) -> list[tf.Tensor]:
         """Return the current float states on the caller's device."""

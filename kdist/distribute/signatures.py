@@ -6,8 +6,9 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from kdist.distribute.compute import Share, StepValues
+from kdist.distribute.compute import NO_LOOKUPS, Share, StepValues
 from kdist.distribute.layout import BucketLayout
+from kdist.distribute.lookups import Lookups
 from kdist.distribute.structure import ModelStructure
 
 _fold_in: Any = tf.random.experimental.stateless_fold_in  # pyright: ignore
@@ -24,7 +25,9 @@ def step_seeds(structure: ModelStructure, step_index: tf.Tensor, replica: Any) -
     return seeds
 
 
-def value_specs(structure: ModelStructure, layout: BucketLayout) -> StepValues:
+def value_specs(
+    structure: ModelStructure, layout: BucketLayout, lookups: Lookups = NO_LOOKUPS
+) -> StepValues:
     """Return the signature of a forward pass's values."""
 
     def specs(variables: list[keras.Variable]) -> list[Any]:
@@ -32,13 +35,16 @@ def value_specs(structure: ModelStructure, layout: BucketLayout) -> StepValues:
 
     return StepValues(
         buckets=[
-            tf.TensorSpec([b.size] if b.is_flat else b.members[0].shape, b.dtype)
-            for b in layout.buckets
+            tf.TensorSpec([None, b.members[0].shape[1]], b.dtype)
+            if index in lookups.bucket_indices
+            else tf.TensorSpec([b.size] if b.is_flat else b.members[0].shape, b.dtype)
+            for index, b in enumerate(layout.buckets)
         ],
         float_states=specs(structure.float_states),
         int_states=specs(structure.int_states),
         seeds=specs(structure.seeds),
         frozen=specs(structure.frozen),
+        positions=[[tf.TensorSpec([None], tf.int32)] * table.num_calls for table in lookups.tables],
     )
 
 

@@ -91,6 +91,7 @@ class ReplicatedStore:
             int_states=[tf.convert_to_tensor(v) for v in self.int_states],
             seeds=list(seeds),
             frozen=[tf.convert_to_tensor(v.value) for v in self.structure.frozen],
+            positions=[],
         )
 
     def apply(
