@@ -17,32 +17,36 @@ from kdist.distribute.store import to_numpy
 from kdist.errors import ConfigError
 from kdist.training.optimizer_view import SlotMapping
 
-O = keras.optimizers
+optimizers = keras.optimizers
 FLAT = {
-    "sgd": lambda: O.SGD(0.1),
-    "nesterov": lambda: O.SGD(0.1, momentum=0.9, nesterov=True, clipvalue=0.5),
-    "adam": lambda: O.Adam(0.05),
-    "amsgrad": lambda: O.Adam(0.05, amsgrad=True, global_clipnorm=1.0),
-    "adamw": lambda: O.AdamW(0.05, weight_decay=0.1),
-    "adamax": lambda: O.Adamax(0.05),
-    "adadelta": lambda: O.Adadelta(0.5),
-    "adagrad": lambda: O.Adagrad(0.1),
-    "rmsprop": lambda: O.RMSprop(0.05, momentum=0.5, centered=True),
-    "ftrl": lambda: O.Ftrl(0.1, l2_regularization_strength=0.01),
-    "lion": lambda: O.Lion(0.01),
-    "nadam": lambda: O.Nadam(0.05, use_ema=True, ema_momentum=0.7),
-    "accumulating": lambda: O.Adam(0.05, gradient_accumulation_steps=2),
-    "overwriting": lambda: O.SGD(0.1, use_ema=True, ema_momentum=0.7, ema_overwrite_frequency=2),
-    "scheduled": lambda: O.Adam(O.schedules.CosineDecay(0.1, 4)),
+    "sgd": lambda: optimizers.SGD(0.1),
+    "nesterov": lambda: optimizers.SGD(0.1, momentum=0.9, nesterov=True, clipvalue=0.5),
+    "adam": lambda: optimizers.Adam(0.05),
+    "amsgrad": lambda: optimizers.Adam(0.05, amsgrad=True, global_clipnorm=1.0),
+    "adamw": lambda: optimizers.AdamW(0.05, weight_decay=0.1),
+    "adamax": lambda: optimizers.Adamax(0.05),
+    "adadelta": lambda: optimizers.Adadelta(0.5),
+    "adagrad": lambda: optimizers.Adagrad(0.1),
+    "rmsprop": lambda: optimizers.RMSprop(0.05, momentum=0.5, centered=True),
+    "ftrl": lambda: optimizers.Ftrl(0.1, l2_regularization_strength=0.01),
+    "lion": lambda: optimizers.Lion(0.01),
+    "nadam": lambda: optimizers.Nadam(0.05, use_ema=True, ema_momentum=0.7),
+    "accumulating": lambda: optimizers.Adam(0.05, gradient_accumulation_steps=2),
+    "overwriting": lambda: optimizers.SGD(
+        0.1, use_ema=True, ema_momentum=0.7, ema_overwrite_frequency=2
+    ),
+    "scheduled": lambda: optimizers.Adam(optimizers.schedules.CosineDecay(0.1, 4)),
 }
 BY_VARIABLE = {
-    "clipnorm": lambda: O.Adam(0.05, clipnorm=0.3),
-    "adafactor": lambda: O.Adafactor(0.1),
-    "lamb": lambda: O.Lamb(0.05),
-    "muon": lambda: O.Muon(0.05),
-    "schedule_free": lambda: O.ScheduleFreeAdamW(0.05),
-    "two": lambda: O.MultiOptimizer(
-        O.OptimizerMap(O.Adam(0.05), {".*kernel": O.SGD(0.1, momentum=0.5)})
+    "clipnorm": lambda: optimizers.Adam(0.05, clipnorm=0.3),
+    "adafactor": lambda: optimizers.Adafactor(0.1),
+    "lamb": lambda: optimizers.Lamb(0.05),
+    "muon": lambda: optimizers.Muon(0.05),
+    "schedule_free": lambda: optimizers.ScheduleFreeAdamW(0.05),
+    "two": lambda: optimizers.MultiOptimizer(
+        optimizers.OptimizerMap(
+            optimizers.Adam(0.05), {".*kernel": optimizers.SGD(0.1, momentum=0.5)}
+        )
     ),
 }
 
@@ -134,14 +138,14 @@ def test_variables_left_out_of_weight_decay_get_a_bucket_of_their_own():
     make = FLAT["adamw"]
     plain, model = small_model(), small_model()
     gradients = random_gradients(plain)
-    optimizers = [make(), make()]
-    for optimizer in optimizers:
+    made = [make(), make()]
+    for optimizer in made:
         optimizer.exclude_from_weight_decay(var_names=["bias"])
-    optimizers[0].build(plain.trainable_variables)
+    made[0].build(plain.trainable_variables)
     for step in gradients:
-        optimizers[0].apply([keras.ops.array(g) for g in step], plain.trainable_variables)
+        made[0].apply([keras.ops.array(g) for g in step], plain.trainable_variables)
 
-    store, values = train_on_buckets(model, optimizers[1], gradients)
+    store, values = train_on_buckets(model, made[1], gradients)
 
     assert [b.has_weight_decay for b in store.layout.buckets] == [True, False]
     for value, variable in zip(values, plain.trainable_variables, strict=True):
@@ -150,7 +154,9 @@ def test_variables_left_out_of_weight_decay_get_a_bucket_of_their_own():
 
 def test_loss_scale_halves_on_overflow_and_skips_the_update():
     model = small_model()
-    optimizer = O.LossScaleOptimizer(O.SGD(0.1), initial_scale=8.0, dynamic_growth_steps=2)
+    optimizer = optimizers.LossScaleOptimizer(
+        optimizers.SGD(0.1), initial_scale=8.0, dynamic_growth_steps=2
+    )
     good = random_gradients(model, steps=1)[0]
     scaled = [g * 8 for g in good]
     bad = [np.full_like(g, np.inf) for g in good]
@@ -166,7 +172,7 @@ def test_loss_scale_halves_on_overflow_and_skips_the_update():
 
 
 def test_an_optimizer_that_cannot_be_rebuilt_is_refused_by_name():
-    class Forgetful(O.SGD):
+    class Forgetful(optimizers.SGD):
         def __init__(self, rate, secret):
             super().__init__(rate)
 
@@ -178,7 +184,8 @@ def test_every_optimizer_of_keras_is_in_this_table():
     known = {type(make()).__name__ for make in (*FLAT.values(), *BY_VARIABLE.values())}
     public = {
         name
-        for name in dir(O)
-        if isinstance(getattr(O, name), type) and issubclass(getattr(O, name), O.Optimizer)
+        for name in dir(optimizers)
+        if isinstance(getattr(optimizers, name), type)
+        and issubclass(getattr(optimizers, name), optimizers.Optimizer)
     }
     assert public - known == {"Optimizer", "LossScaleOptimizer"}
