@@ -13,13 +13,16 @@ os.environ.setdefault("GRPC_FAIL_FAST", "use_caller")
 import keras
 import pytest
 
-from tests.ps.in_process import InProcessCluster
+from tests.ps.trainings import Trainings, free_spec, start_servers
 
 
 @pytest.fixture(scope="session")
 def cluster():
     """Connect before any model is made."""
-    return InProcessCluster(num_workers=3, num_ps=2)
+    spec = free_spec(num_workers=3, num_ps=2)
+    servers = start_servers(spec)
+    yield Trainings(spec)
+    del servers
 
 
 @pytest.fixture(autouse=True)

@@ -1,4 +1,4 @@
-"""Models and metrics whose results can be told exactly, whatever the order of asynchronous steps."""
+"""Models and metrics whose results are exact, whatever the order of asynchronous steps."""
 
 import keras
 import numpy as np
@@ -32,7 +32,7 @@ class Slow(keras.layers.Layer):
 
 
 def constant_gradient(optimizer, *, num_rows: int, is_slow: bool = False):
-    """Return a builder: the gradient of every weight is 1, and two servers hold one variable each."""
+    """Return a builder: all gradients are 1, and of two servers each holds one variable."""
 
     def build():
         layers = [keras.Input((3,)), *([Slow()] if is_slow else [])]
@@ -59,3 +59,9 @@ def after_constant_steps(weights, optimizer, num_steps: int):
     for _ in range(num_steps):
         optimizer.apply([keras.ops.ones_like(v) for v in variables], variables)
     return [v.numpy() for v in variables]
+
+
+def seen_counts(model):
+    """Return how often each row was seen since the last epoch or validation began."""
+    variables = [v for metric in model.metrics for v in metric.variables]
+    return next(v for v in variables if v.path.endswith("counts")).numpy()

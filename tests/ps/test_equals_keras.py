@@ -208,12 +208,11 @@ def test_loss_scaling_of_mixed_float16(cluster):
 
     def build():
         inner = keras.optimizers.SGD(0.125, momentum=0.5)
-        model = dense(
+        return dense(
             lambda: keras.optimizers.LossScaleOptimizer(
                 inner, initial_scale=2.0**22, dynamic_growth_steps=3
             )
         )()
-        return model
 
     data = {"train": labelled_rows()}
     run = cluster.train(build, data, epochs=4)

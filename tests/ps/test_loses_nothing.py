@@ -6,6 +6,7 @@ import pytest
 import tensorflow as tf
 
 from kdist.distribute.inner_loop import never_stop
+from kdist.distribute.packets import Push
 from tests.engine.harness import numpy_weights
 from tests.ps.models import (
     BATCH_SIZE,
@@ -13,6 +14,7 @@ from tests.ps.models import (
     after_constant_steps,
     constant_gradient,
     numbered_rows,
+    seen_counts,
 )
 
 OPTIMIZERS = {
@@ -20,16 +22,6 @@ OPTIMIZERS = {
     "momentum": lambda: keras.optimizers.SGD(2.0**-6, momentum=0.9),
     "adam": lambda: keras.optimizers.Adam(2.0**-6),
 }
-
-
-def seen_counts(run):
-    """Return how often each row was seen since the last epoch or validation began."""
-    compiled = next(
-        m
-        for m in run.model.metrics
-        if isinstance(m, keras.metrics.Metric) and m.variables and "counts" in m.variables[0].path
-    )
-    return compiled.variables[0].numpy()
 
 
 def run_all(loop, first, num_steps, *, steps_per_call=1):
@@ -75,7 +67,7 @@ def test_counts(cluster, workers, steps_per_execution):
     assert [facts.examples for facts in run.epochs] == [num_rows] * epochs
     assert run.history["seen"] == [num_rows] * epochs
     assert run.history["val_seen"] == [41] * epochs
-    assert (seen_counts(run) == (np.arange(num_rows) < 41)).all()
+    assert (seen_counts(run.model) == (np.arange(num_rows) < 41)).all()
     for name, values in run.history.items():
         if not name.endswith(("loss", "seen")):
             assert all(0.0 <= value <= 1.0 for value in values), name
@@ -124,7 +116,7 @@ def test_constant_gradient(cluster, name, workers, steps_per_execution):
             np.testing.assert_allclose(mine, before - 2.0**-6 * 120, atol=1e-6)
     for optimizer in run.loop.store.optimizers:
         assert optimizer.num_updates == 60 * epochs
-    assert (seen_counts(run) == 1).all()
+    assert (seen_counts(run.model) == 1).all()
 
 
 def everything(store):
@@ -173,9 +165,8 @@ def push_to_one(store, server_index, *, step_id):
     gradients = [tf.ones_like(bucket.value) for bucket in server.buckets]
     aux = np.zeros([store.aux.num_logged + store.aux.num_states], "float32")
     aux[0] = BATCH_SIZE
-    args = (tf.constant(step_id, tf.int64), tf.constant(True), gradients)
-    extra = [tf.constant(aux)] if server_index == 0 else []
-    store._locked(server, server.apply_fn, *args, extra)
+    push = Push(tf.constant(step_id, tf.int64), tf.constant(True), gradients, tf.constant(aux))
+    store.push_to(server_index, push)
 
 
 @pytest.mark.parametrize("name", ["sgd", "adam"])

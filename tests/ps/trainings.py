@@ -1,4 +1,4 @@
-"""Train through the real assembly on a cluster whose servers all live in this process."""
+"""Train through the real assembly on a cluster of this machine."""
 
 import socket
 from collections.abc import Callable, Sequence
@@ -85,25 +85,11 @@ class PsRun:
         return self
 
 
-class InProcessCluster:
-    """Starts the servers, connects to them, and hands out trainings on a part of the workers."""
+class Trainings:
+    """Connects to a cluster, and hands out trainings on a part of its workers."""
 
-    def __init__(self, *, num_workers: int, num_ps: int):
-        """Start and connect; call it once, before anything else runs."""
-        spec = free_spec(num_workers, num_ps)
-        hosts = [task for task in spec.tasks() if task.type is not TaskType.CHIEF]
-        # Servers of one process share a pool of threads; with one a core they wait for each other.
-        config = tf.compat.v1.ConfigProto(inter_op_parallelism_threads=4 + 2 * len(hosts))
-        self._servers = [
-            tf.distribute.Server(
-                tf.train.ClusterSpec(spec.as_dict()),
-                job_name=str(task.type),
-                task_index=task.index,
-                protocol="grpc",
-                config=config,
-            )
-            for task in hosts
-        ]
+    def __init__(self, spec: ClusterSpec):
+        """Connect to servers that run or will run; call it once, before anything else runs."""
         self._connected = make_strategy(
             TRAITS, spec, Task(TaskType.CHIEF, 0), num_devices=1, collective="auto"
         )
@@ -198,3 +184,20 @@ class InProcessCluster:
     def train(self, build: Callable[[], keras.Model], data: Data, **options: Any) -> PsRun:
         """Train with kdist (2 epochs unless told); see `prepare` for the arguments."""
         return self.prepare(build, data, **options).run()
+
+
+def start_servers(spec: ClusterSpec) -> list[tf.distribute.Server]:
+    """Start the servers of all workers and parameter servers in this process."""
+    hosts = [task for task in spec.tasks() if task.type is not TaskType.CHIEF]
+    # Servers of one process share a pool of threads; with one a core they wait for each other.
+    config = tf.compat.v1.ConfigProto(inter_op_parallelism_threads=4 + 2 * len(hosts))
+    return [
+        tf.distribute.Server(
+            tf.train.ClusterSpec(spec.as_dict()),
+            job_name=str(task.type),
+            task_index=task.index,
+            protocol="grpc",
+            config=config,
+        )
+        for task in hosts
+    ]

@@ -1,0 +1,24 @@
+"""Workers that are really killed: training goes on with the others, and no count is off."""
+
+import pytest
+
+from tests.ps.processes import ClusterProcesses
+from tests.ps.trainings import free_spec
+
+
+@pytest.mark.cluster
+@pytest.mark.timeout(150)
+def test_killed_workers_change_nothing(tmp_path):
+    """Worker 1 dies inside a dispatch of ten steps and is started again; then worker 0 does.
+
+    Nobody is left who was there at first: who ends the training has rejoined by itself.
+    """
+    spec = free_spec(num_workers=2, num_ps=2)
+    outcome = ClusterProcesses(spec, tmp_path).run("lose_workers.py", timeout_s=120)
+    assert outcome.pop("off_by") < 1e-5
+    assert outcome == {
+        "num_updates": [120, 120],
+        "examples": 960,
+        "seen": 960.0,
+        "seen_once": True,
+    }
