@@ -18,6 +18,7 @@ from kdist.errors import ConfigError
 from kdist.training.optimizer_view import SlotMapping
 
 optimizers = keras.optimizers
+AVERAGED = {"use_ema": True, "ema_momentum": 0.7}
 FLAT = {
     "sgd": lambda: optimizers.SGD(0.1),
     "nesterov": lambda: optimizers.SGD(0.1, momentum=0.9, nesterov=True, clipvalue=0.5),
@@ -30,11 +31,9 @@ FLAT = {
     "rmsprop": lambda: optimizers.RMSprop(0.05, momentum=0.5, centered=True),
     "ftrl": lambda: optimizers.Ftrl(0.1, l2_regularization_strength=0.01),
     "lion": lambda: optimizers.Lion(0.01),
-    "nadam": lambda: optimizers.Nadam(0.05, use_ema=True, ema_momentum=0.7),
+    "nadam": lambda: optimizers.Nadam(0.05, **AVERAGED),
     "accumulating": lambda: optimizers.Adam(0.05, gradient_accumulation_steps=2),
-    "overwriting": lambda: optimizers.SGD(
-        0.1, use_ema=True, ema_momentum=0.7, ema_overwrite_frequency=2
-    ),
+    "overwriting": lambda: optimizers.SGD(0.1, ema_overwrite_frequency=2, **AVERAGED),
     "scheduled": lambda: optimizers.Adam(optimizers.schedules.CosineDecay(0.1, 4)),
 }
 BY_VARIABLE = {
