@@ -6,6 +6,7 @@ that the coordinator runs again after a worker was lost neither loses nor repeat
 """
 
 import time
+import zlib
 from collections.abc import Callable
 from typing import Any
 
@@ -80,6 +81,8 @@ class CoordinatorLoop:
         self._fed: Any = None
         self._dispatch_fns: dict[int, Any] = {}
         self._resident: dict[int, Any] = {}
+        self._model_reads = -1
+        self._frozen_fingerprint: list[int] = []
         self._evaluation_fns: dict[int, Any] = {}
         self._num_evaluated = 0
 
@@ -231,10 +234,17 @@ class CoordinatorLoop:
         return isinstance(source, ArraySource) and source.num_bytes <= RESIDENT_BYTES
 
     def _worker_data(self, source: BatchSource | None) -> Any:
-        """Return an iterator over what each worker keeps: (arrays, frozen values), made once.
+        """Return an iterator over what each worker keeps: (arrays, frozen values).
 
-        A data set that repeats one element hands out the same buffers again and again.
+        A data set that repeats one element hands out the same buffers again and again. It is made
+        once, and again after a callback wrote one of the frozen variables.
         """
+        if self._model_reads != self.store.num_model_reads:
+            self._model_reads = self.store.num_model_reads
+            fingerprint = [zlib.crc32(v.numpy().tobytes()) for v in self.structure.frozen]
+            if fingerprint != self._frozen_fingerprint:
+                self._frozen_fingerprint = fingerprint
+                self._resident.clear()
         if id(source) not in self._resident:
             frozen = tuple(v.numpy() for v in self.structure.frozen)
             arrays = source.arrays if isinstance(source, ArraySource) else ()

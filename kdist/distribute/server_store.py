@@ -69,6 +69,7 @@ class ServerStore:
         self.structure = structure
         self.layout = layout
         self.aux = aux
+        self.num_model_reads = 0
         template = structure.model.optimizer
         inner = inner_optimizer(template)
         self._scales_loss = inner is not template
@@ -271,6 +272,7 @@ class ServerStore:
 
     def read_from_model(self) -> bool:
         """Take over what somebody wrote into the model; return whether anything differed."""
+        self.num_model_reads += 1
         changed = False
         for server in self.servers:
             for index, variable in zip(server.bucket_indices, server.buckets, strict=True):
