@@ -24,6 +24,7 @@ from kdist.distribute.optimizer import (
     inner_optimizer,
     split_members,
 )
+from kdist.distribute.packets import Packet, PacketLayout, Push
 from kdist.distribute.store import pack_states, to_numpy, unpack_states, write_states
 from kdist.distribute.structure import ModelStructure
 from kdist.errors import ConfigError
@@ -42,6 +43,7 @@ class Server:
     optimizer: StoreOptimizer | None
     lock: tf.CriticalSection
     applied: tf.Variable
+    packets: PacketLayout
     apply_fn: Any = field(default=None)
 
 
@@ -115,6 +117,10 @@ class ServerStore:
                 optimizer=optimizer,
                 lock=tf.CriticalSection(shared_name=f"kdist_server_{index}"),
                 applied=tf.Variable(tf.fill([WINDOW], tf.constant(-1, tf.int64))),
+                packets=PacketLayout(
+                    [self.layout.buckets[i] for i in indices],
+                    self.aux.num_logged + self.aux.num_states if index == 0 else 0,
+                ),
             )
 
     def _create_bucket(self, index: int, bucket: Bucket) -> keras.Variable:
@@ -194,9 +200,14 @@ class ServerStore:
             gradients, _ = tf.clip_by_global_norm(list(gradients), self._global_clipnorm)
         for index, server in enumerate(self.servers):
             mine = [gradients[i] for i in server.bucket_indices]
-            extra = [aux] if index == 0 else []
-            if mine or extra:
-                self._locked(server, server.apply_fn, step_id, finite, mine, extra)
+            self.push_to(index, Push(step_id, finite, mine, aux))
+
+    def push_to(self, server_index: int, push: Push) -> None:
+        """Send one server its part of a step; it takes the part under its lock, once."""
+        server = self.servers[server_index]
+        if server.bucket_indices or server_index == 0:
+            packet = server.packets.pack(push)
+            self._locked(server, server.apply_fn, packet)
 
     @tf.autograph.experimental.do_not_convert
     def record_evaluation(self, evaluation_id: tf.Tensor, logged: tf.Tensor) -> None:
@@ -212,42 +223,38 @@ class ServerStore:
     def _trace_apply(self, index: int, server: Server) -> Any:
         is_first = index == 0
 
-        def apply(step_id: Any, finite: Any, gradients: list[Any], extra: list[Any]) -> tf.Tensor:
+        def apply(packet: Packet) -> tf.Tensor:
             with tf.device(server.device):
-                slot = step_id % WINDOW
-                fresh = tf.not_equal(server.applied[slot], step_id)
-
-                def take() -> tf.Tensor:
-                    if server.optimizer is not None:
-                        tf.cond(finite, lambda: _apply(server, gradients), lambda: tf.constant(0))
-                        if self._scales_loss:
-                            server.optimizer.move_loss_scale(finite)
-                    if is_first:
-                        num_logged = self.aux.num_logged
-                        self.num_applied.assign_add(1)
-                        self.sums.assign_add(tf.cast(extra[0][:num_logged], tf.float64))
-                        if self.structure.float_states:
-                            self.states.assign_add(extra[0][num_logged:])
-                    return tf.constant(0)
-
-                tf.cond(fresh, take, lambda: tf.constant(0))
-                server.applied.scatter_nd_update([[slot]], [step_id])
+                push = server.packets.unpack(packet)
+                slot = push.step_id % WINDOW
+                fresh = tf.not_equal(tf.gather(server.applied, slot), push.step_id)
+                tf.cond(fresh, lambda: self._take(server, push, is_first), _nothing)
+                server.applied.scatter_nd_update([[slot]], [push.step_id])
                 return tf.constant(0)
 
-        specs = [_gradient_spec(self.layout.buckets[i]) for i in server.bucket_indices]
-        aux = tf.TensorSpec([self.aux.num_logged + self.aux.num_states], tf.float32)
-        return tf.function(apply, autograph=False).get_concrete_function(
-            tf.TensorSpec([], tf.int64),
-            tf.TensorSpec([], tf.bool),
-            specs,
-            [aux] if is_first else [],
-        )
+        return tf.function(apply, autograph=False).get_concrete_function(server.packets.spec)
+
+    def _take(self, server: Server, push: Push, is_first: bool) -> tf.Tensor:
+        """Apply what one server is sent; traced into the branch of a step that is new to it."""
+        if server.optimizer is not None:
+            if self._scales_loss:
+                tf.cond(push.is_finite, lambda: _apply(server, push.gradients), _nothing)
+                server.optimizer.move_loss_scale(push.is_finite)
+            else:
+                _apply(server, push.gradients)
+        if is_first:
+            num_logged = self.aux.num_logged
+            self.num_applied.assign_add(1)
+            self.sums.assign_add(tf.cast(push.aux[:num_logged], tf.float64))
+            if self.structure.float_states:
+                self.states.assign_add(push.aux[num_logged:])
+        return tf.constant(0)
 
     def _trace_record(self) -> Any:
         def record(evaluation_id: Any, logged: Any) -> tf.Tensor:
             with tf.device(self.servers[0].device):
                 slot = evaluation_id % WINDOW
-                fresh = tf.not_equal(self.evaluated[slot], evaluation_id)
+                fresh = tf.not_equal(tf.gather(self.evaluated, slot), evaluation_id)
                 weight = tf.cast(fresh, tf.float64)
                 self.evaluation_sums.assign_add(tf.cast(logged, tf.float64) * weight)
                 self.evaluated.scatter_nd_update([[slot]], [evaluation_id])
@@ -312,8 +319,5 @@ def _apply(server: Server, gradients: list[Any]) -> tf.Tensor:
     return tf.constant(0)
 
 
-def _gradient_spec(bucket: Bucket) -> Any:
-    if bucket.has_sparse_gradient:
-        shape = bucket.members[0].shape
-        return tf.IndexedSlicesSpec(shape, bucket.dtype, tf.int64, dense_shape_dtype=tf.int64)
-    return tf.TensorSpec([bucket.size] if bucket.is_flat else bucket.members[0].shape, bucket.dtype)
+def _nothing() -> tf.Tensor:
+    return tf.constant(0)

@@ -1,0 +1,83 @@
+"""What a worker sends to one server: as few tensors as possible, since each is a message.
+
+Step id, overflow flag, all flat float32 gradients and (to the first server) the vector that rides
+with them travel as one float32 vector; large tables and other dtypes follow as they are.
+"""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+
+from kdist.distribute.layout import Bucket
+
+# A step id is sent as two exact float32 numbers: its multiples of 2**20, and the rest.
+_ID_BASE = 1 << 20
+
+
+class Push(NamedTuple):
+    """One step's contribution as a server sees it; `aux` is empty but on the first server."""
+
+    step_id: Any
+    is_finite: Any
+    gradients: list[Any]
+    aux: Any
+
+
+class Packet(NamedTuple):
+    """A push on its way: one float32 vector, and the gradients that do not fit into it."""
+
+    vector: Any
+    others: list[Any]
+
+
+class PacketLayout:
+    """Packs and unpacks the pushes to one server."""
+
+    def __init__(self, buckets: Sequence[Bucket], num_aux: int):
+        """Plan the vector.
+
+        Args:
+            buckets: The server's buckets.
+            num_aux: Length of the vector that rides along; 0 for none.
+        """
+        self._buckets = tuple(buckets)
+        self._num_aux = num_aux
+
+    @property
+    def spec(self) -> Packet:
+        """Return the signature of a packet."""
+        size = 3 + self._num_aux + sum(b.size for b in self._buckets if _rides(b))
+        return Packet(
+            tf.TensorSpec([size], tf.float32),
+            [gradient_spec(b) for b in self._buckets if not _rides(b)],
+        )
+
+    def pack(self, push: Push) -> Packet:
+        """Return a push as it travels."""
+        high, low = push.step_id // _ID_BASE, push.step_id % _ID_BASE
+        header = tf.cast([high, low, tf.cast(push.is_finite, tf.int64)], tf.float32)
+        flat = [g for b, g in zip(self._buckets, push.gradients, strict=True) if _rides(b)]
+        others = [g for b, g in zip(self._buckets, push.gradients, strict=True) if not _rides(b)]
+        aux = [push.aux] if self._num_aux else []
+        return Packet(tf.concat([header, *aux, *flat], 0), others)
+
+    def unpack(self, packet: Packet) -> Push:
+        """Return a push from what arrived."""
+        sizes = [b.size for b in self._buckets if _rides(b)]
+        header, aux, *flat = tf.split(packet.vector, [3, self._num_aux, *sizes])
+        high, low, is_finite = tf.unstack(tf.cast(header, tf.int64))
+        riding, others = iter(flat), iter(packet.others)
+        gradients = [next(riding) if _rides(b) else next(others) for b in self._buckets]
+        return Push(high * _ID_BASE + low, tf.not_equal(is_finite, 0), gradients, aux)
+
+
+def _rides(bucket: Bucket) -> bool:
+    return bucket.is_flat and bucket.dtype == "float32"
+
+
+def gradient_spec(bucket: Bucket) -> Any:
+    """Return the signature of a bucket's gradient."""
+    if bucket.has_sparse_gradient:
+        return tf.IndexedSlicesSpec(bucket.members[0].shape, bucket.dtype, tf.int64)
+    return tf.TensorSpec([bucket.size] if bucket.is_flat else bucket.members[0].shape, bucket.dtype)
