@@ -6,24 +6,31 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
-from kdist.cluster.control import ControlChief, ControlPeer
+from kdist.cluster.control import ChiefEndedError, ControlChief, ControlPeer
 from kdist.cluster.spec import ClusterSpec
 from kdist.cluster.task import Task, TaskType
 from kdist.cluster.traits import StrategyTraits
 from kdist.config.schema import Config
-from kdist.errors import KdistError, PeerLostError, TrainingError
+from kdist.errors import KdistError, PeerLostError
 from kdist.training.peers import Alone, Decision, Peers
 
 # How long TensorFlow may take to notice a lost peer by itself before this process gives up.
 STUCK_S = 30.0
 DECISION_DEADLINE_S = 24 * 3600.0
 FINISH_DEADLINE_S = 60.0
+# How much longer than the configured timeout it may take until a loss is told.
+NOTICE_MARGIN_S = 5.0
 
 
 class ClusterLink(Peers, Protocol):
     """The ties of one task for its whole life."""
 
     num_workers_lost: int
+    is_alone: bool
+
+    def find_lost(self) -> KdistError | None:
+        """Return which task was lost, waiting for as long as that takes to notice."""
+        ...
 
     def join(self) -> None:
         """Wait until every task is there."""
@@ -38,6 +45,11 @@ class NoCluster(Alone):
     """A run of one task."""
 
     num_workers_lost = 0
+    is_alone = True
+
+    def find_lost(self) -> KdistError | None:
+        """Nobody can be lost."""
+        return None
 
     def join(self) -> None:
         """Nobody to wait for."""
@@ -50,6 +62,7 @@ class ChiefLink:
     """The chief's ties: decides for all."""
 
     is_chief = True
+    is_alone = False
 
     def __init__(
         self,
@@ -75,6 +88,8 @@ class ChiefLink:
         self._on_event = on_event
         self._give_up = give_up
         self._error: KdistError | None = None
+        self._has_error = threading.Event()
+        self._notice_s = config.cluster.chief_lost_timeout_s + NOTICE_MARGIN_S
         self._is_over = False
         self.num_workers_lost = 0
         can_rejoin = {TaskType.WORKER} if traits.needs_coordinator else set()
@@ -100,6 +115,11 @@ class ChiefLink:
             self._control.broadcast(dict(decision))
         return decision
 
+    def find_lost(self) -> KdistError | None:
+        """Return the lost task that ended training; `None` if none is noticed in time."""
+        self._has_error.wait(self._notice_s)
+        return self._error
+
     def check(self) -> None:
         """Raise if a task is lost that training cannot do without."""
         if self._error is not None:
@@ -123,6 +143,7 @@ class ChiefLink:
             return
         error = PeerLostError(f"{task} ({self._spec.address(task)}) was lost.")
         self._error = error
+        self._has_error.set()
         _later(STUCK_S, lambda: self._is_over or self._give_up(error))
 
 
@@ -130,6 +151,7 @@ class PeerLink:
     """The ties of every other task: obeys the chief."""
 
     is_chief = False
+    is_alone = False
     num_workers_lost = 0
 
     def __init__(
@@ -142,7 +164,10 @@ class PeerLink:
     ):
         """Prepare the channel; see `ChiefLink`."""
         self._give_up = give_up
+        self._chief = spec.chief
         self._error: KdistError | None = None
+        self._has_error = threading.Event()
+        self._notice_s = config.cluster.chief_lost_timeout_s + NOTICE_MARGIN_S
         self._is_over = False
         self._control = ControlPeer(
             spec,
@@ -163,6 +188,11 @@ class PeerLink:
     def agree(self, decision: Decision) -> Decision:
         """Return the chief's decision."""
         return self._control.receive_decision(DECISION_DEADLINE_S)
+
+    def find_lost(self) -> KdistError | None:
+        """Return what the chief says of the loss; a chief that is lost itself ends this process."""
+        self._has_error.wait(self._notice_s)
+        return self._error
 
     def check(self) -> None:
         """Raise if the chief is gone."""
@@ -188,8 +218,11 @@ class PeerLink:
 
     def _ended(self, exit_code: int) -> None:
         if exit_code != 0 and not self._is_over:
-            error = TrainingError(f"The chief ended the run with exit code {exit_code}.")
+            error = ChiefEndedError(
+                f"{self._chief} ended the run with exit code {exit_code}.", exit_code
+            )
             self._error = error
+            self._has_error.set()
             _later(STUCK_S, lambda: self._is_over or self._give_up(error))
 
 

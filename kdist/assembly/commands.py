@@ -1,5 +1,6 @@
 """evaluate, predict, export: what one process does with a finished run."""
 
+import inspect
 import json
 import sys
 from pathlib import Path
@@ -7,14 +8,16 @@ from typing import Any
 
 import keras
 import numpy as np
+import tensorflow as tf
 
 from kdist.assembly.building import Builder
 from kdist.assembly.engine import ROWS_TO_BUILD_ON, plan_layout
 from kdist.cluster.task import TaskType
 from kdist.config.schema import Config
+from kdist.config.targets import resolve
 from kdist.datasets.npz import npz
 from kdist.distribute.shares import WorkerShare
-from kdist.distribute.structure import analyse, build_on_batch
+from kdist.distribute.structure import analyse, build_on_batch, describe, first_lines
 from kdist.errors import ConfigError
 from kdist.launch.request import TaskRequest
 from kdist.training.saving import load_model
@@ -33,11 +36,21 @@ def run(config: Config, request: TaskRequest) -> int:
         return 0
     assert config.run is not None
     path = Path(config.run)
-    model = load_model(path)
+    is_compiled = config.command == "evaluate"
+    named = _named_functions(config) if is_compiled else {}
+    model = load_model(path, is_compiled=is_compiled, custom_objects=named)
     folder = path if path.is_dir() else path.parent
     actions = {"evaluate": evaluate, "predict": predict, "export": export}
     actions[config.command](model, folder, config, request)
     return 0
+
+
+def _named_functions(config: Config) -> dict[str, Any]:
+    """Return the user's loss and metric functions: a saved model knows them by name only."""
+    found = keras.tree.flatten(
+        [resolve("loss", config.loss), resolve("metrics", config.metrics)],
+    )
+    return {each.__name__: each for each in found if inspect.isfunction(each)}
 
 
 def show_model(config: Config, request: TaskRequest) -> None:
@@ -83,7 +96,14 @@ def predict(model: keras.Model, folder: Path, config: Config, request: TaskReque
     del request
     assert config.data.path is not None
     x = npz(config.data.path)["train"][0]
-    outputs = model.predict(x, batch_size=config.data.batch_size, verbose=_SILENT)
+    try:
+        outputs = model.predict(x, batch_size=config.data.batch_size, verbose=_SILENT)
+    except (ValueError, TypeError, tf.errors.InvalidArgumentError) as error:
+        raise ConfigError(
+            f"The model of run={config.run} cannot take x of data.path={config.data.path}: "
+            f"{first_lines(error)} Received: x {describe(x)}. The model takes "
+            f"{_shown_inputs(model)}."
+        ) from error
     if isinstance(outputs, dict):
         named = {f"predictions_{name}": value for name, value in outputs.items()}
     elif isinstance(outputs, list | tuple):
@@ -101,6 +121,13 @@ def export(model: keras.Model, folder: Path, config: Config, request: TaskReques
     target = folder / "export"
     model.export(target, format="tf_saved_model", verbose=False)
     sys.stdout.write(f"SavedModel: {target}\n")
+
+
+def _shown_inputs(model: keras.Model) -> str:
+    """Return the shapes that a model takes, any number of rows each."""
+    if not getattr(model, "inputs", None):
+        return "what it was trained on"
+    return ", ".join(f"(rows, {str(tuple(each.shape[1:]))[1:]}" for each in model.inputs)
 
 
 def _without_count(x: object, y: object, sample_weight: object, num_rows: object) -> object:

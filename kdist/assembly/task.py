@@ -5,11 +5,10 @@ import traceback
 from collections.abc import Mapping
 from typing import Any
 
-import tensorflow as tf
-
 from kdist import config as kdist_config
 from kdist.assembly import commands
 from kdist.assembly.cluster_link import ChiefLink, ClusterLink, NoCluster, PeerLink, end_process
+from kdist.assembly.failures import as_kdist_error, with_lost_peer
 from kdist.assembly.signals import StopSignals
 from kdist.assembly.training_run import TrainingRun
 from kdist.cluster.task import Task
@@ -17,11 +16,10 @@ from kdist.cluster.traits import StrategyTraits, traits_of
 from kdist.config.schema import Config
 from kdist.distribute import runtime
 from kdist.distribute.strategies import start_server
-from kdist.errors import ConfigError, KdistError, PeerLostError, TrainingError, exit_code_of
+from kdist.errors import ConfigError, KdistError, PeerLostError, exit_code_of
 from kdist.launch.request import LauncherLink, TaskRequest
 
-# What TensorFlow raises in a healthy task because another one failed.
-_PEER_ERRORS = (tf.errors.UnavailableError, tf.errors.AbortedError, tf.errors.CancelledError)
+_DEBUG_HINT = "\n(debug=true shows the traceback)"
 
 
 def task_main(request: TaskRequest, link: LauncherLink) -> int:
@@ -63,8 +61,9 @@ def _be_task(request: TaskRequest, link: LauncherLink) -> int:
         run = TrainingRun(request, config, traits, cluster, link, signals)
         exit_code = run.run()
     except Exception as error:
-        exit_code = exit_code_of(_as_kdist_error(error, request))
-        raise
+        cause = with_lost_peer(error, request.task, cluster)
+        exit_code = exit_code_of(as_kdist_error(cause))
+        raise cause from (None if cause is error else error)
     finally:
         cluster.leave(exit_code)
     return exit_code
@@ -112,42 +111,22 @@ def flattened(content: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return flat
 
 
-def _as_kdist_error(error: Exception, request: TaskRequest) -> KdistError:
-    """Return an error with the exit code that it means."""
-    if isinstance(error, KdistError):
-        return error
-    if isinstance(error, _PEER_ERRORS) and request.spec.is_distributed:
-        message = str(error).split("\n")[0]
-        return PeerLostError(f"{request.task} lost a peer: {message}")
-    if isinstance(error, tf.errors.OpError):
-        return TrainingError(_op_message(error))
-    return TrainingError(f"{type(error).__name__}: {error}")
-
-
-def _op_message(error: tf.errors.OpError) -> str:
-    """Return the sentence of an operation's error without the graph around it."""
-    lines = [line.strip() for line in error.message.splitlines() if line.strip()]
-    telling = [line for line in lines if not line.startswith(("File ", "Detected at", "[[", "<"))]
-    return f"{type(error).__name__}: {' '.join(telling[:3]) or error.message[:300]}"
-
-
 def _report(error: Exception, request: TaskRequest, link: LauncherLink) -> int:
     """Tell the launcher, or whoever reads stderr, what went wrong; return the exit code."""
-    meant = _as_kdist_error(error, request)
+    meant = as_kdist_error(error)
     text = "".join(traceback.format_exception(error))
     link.send(
         "failed",
         type=type(error).__name__,
         message=str(meant),
         task=str(request.task),
-        is_consequence=isinstance(meant, PeerLostError),
+        is_consequence=getattr(meant, "is_consequence", isinstance(meant, PeerLostError)),
         traceback=text,
         exit_code=exit_code_of(meant),
     )
     is_debug = bool(request.config.get("debug"))
-    if not request.is_local:
-        sys.stderr.write(f"kdist: {request.task}: {meant}\n")
-    if is_debug or not isinstance(error, ConfigError | KdistError):
-        sys.stderr.write(text)  # The task's log keeps it; the launcher's console shows one line.
-    sys.stderr.flush()
+    if not request.is_local:  # A launcher tells the user, and keeps the traceback in the log.
+        hint = "" if is_debug or exit_code_of(meant) == ConfigError.exit_code else _DEBUG_HINT
+        sys.stderr.write(f"{text if is_debug else ''}Error ({request.task}): {meant}{hint}\n")
+        sys.stderr.flush()
     return exit_code_of(meant)

@@ -16,6 +16,7 @@ from kdist.assembly.building import Builder, Sources
 from kdist.assembly.cluster_link import ClusterLink
 from kdist.assembly.engine import Engine, make_engine
 from kdist.assembly.facts import opening_facts
+from kdist.assembly.failures import as_kdist_error, with_lost_peer
 from kdist.assembly.signals import EXIT_CODES, StopSignals
 from kdist.cluster.task import TaskType
 from kdist.cluster.traits import StrategyTraits
@@ -158,15 +159,16 @@ class TrainingRun:
         try:
             yield
         except Exception as error:
+            cause = with_lost_peer(error, self._request.task, self._cluster)
             result["status"] = FAILED
             result["error"] = {
-                "type": type(error).__name__,
-                "message": str(error).split("\n\n")[0],
+                "type": type(cause).__name__,
+                "message": str(as_kdist_error(cause)),
                 "task": str(self._request.task),
             }
             with contextlib.suppress(KdistError):
                 self._conclude(result, trainer.state, report, folder, events)
-            raise
+            raise cause from (None if cause is error else error)
 
     def _conclude(
         self,

@@ -42,7 +42,14 @@ def run(composition: Composition, environ: MutableMapping[str, str], *, started_
     data_tree = with_data_of_run(composition.tree, composition.typed_keys)
     composition = dataclasses.replace(composition, tree=data_tree)
     config = kdist_config.load(resolved(composition.tree))
-    environ.update(prepare_environment(environ, verbose=config.verbose, hosts=_hosts(membership)))
+    environ.update(
+        prepare_environment(
+            environ,
+            verbose=config.verbose,
+            hosts=_hosts(membership),
+            is_task=membership is not None,
+        )
+    )
     num_accelerators = count_accelerators(environ)
     choice = _choose(config, membership, num_accelerators)
     composition = _settle(composition, config, choice, membership)

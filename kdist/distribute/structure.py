@@ -1,5 +1,6 @@
 """What a Keras model is made of, as the engine sees it."""
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,6 +13,7 @@ from kdist.distribute import keras_adapter
 from kdist.distribute.loss_terms import LossTerm, find_loss_terms
 from kdist.errors import ConfigError
 
+_KERAS_FRAME = re.compile(r"\x1b\[[0-9;]*m|Exception encountered when calling [^\n]*\n")
 SEED_STATE_NAME = "seed_generator_state"
 
 
@@ -193,6 +195,10 @@ def describe(value: Any) -> str:
 
 
 def first_lines(error: BaseException, limit: int = 300) -> str:
-    """Return the beginning of an error message in one line, for use inside another message."""
-    text = " ".join(str(error).split())
+    """Return the beginning of an error message in one line, for use inside another message.
+
+    What Keras puts around the reason (colours, the call and its arguments) is left out.
+    """
+    reason = _KERAS_FRAME.sub("", str(error)).partition("\nArguments received by ")[0]
+    text = " ".join(reason.split())
     return text if len(text) <= limit else text[: limit - 3] + "..."

@@ -8,7 +8,11 @@ _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
 def prepare_environment(
-    environ: Mapping[str, str], *, verbose: bool = False, hosts: Iterable[str] = ()
+    environ: Mapping[str, str],
+    *,
+    verbose: bool = False,
+    hosts: Iterable[str] = (),
+    is_task: bool = False,
 ) -> dict[str, str]:
     """Return the variables to set, in this process, before the first task starts.
 
@@ -16,6 +20,8 @@ def prepare_environment(
         environ: The process environment.
         verbose: Keep TensorFlow's start-up messages.
         hosts: Hosts of the cluster, which no proxy may come between.
+        is_task: Whether this process becomes a task, whose output nobody filters: TensorFlow's
+            error messages are hidden too, since errors reach the user as exceptions.
 
     Raises:
         ConfigError: If the environment asks for another Keras backend.
@@ -37,5 +43,5 @@ def prepare_environment(
         "no_grpc_proxy": ",".join(dict.fromkeys(names)),
     }
     if not verbose and "TF_CPP_MIN_LOG_LEVEL" not in environ:
-        variables["TF_CPP_MIN_LOG_LEVEL"] = "2"
+        variables["TF_CPP_MIN_LOG_LEVEL"] = "3" if is_task else "2"
     return variables

@@ -1,6 +1,7 @@
 """Writing and reading models: `model.keras`, weights to start from, exports."""
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -31,8 +32,15 @@ def save_model(model: keras.Model, store: Store, view: OptimizerView, path: Path
         unfinished.unlink(missing_ok=True)
 
 
-def load_model(path: Path) -> keras.Model:
+def load_model(
+    path: Path, *, is_compiled: bool = False, custom_objects: Mapping[str, Any] | None = None
+) -> keras.Model:
     """Return the model of a run folder or a `.keras` file.
+
+    Args:
+        path: The folder or the file.
+        is_compiled: Restore optimizer, loss and metrics too.
+        custom_objects: What names in the file stand for, where Keras cannot know.
 
     Raises:
         ConfigError: If there is none, or it cannot be read.
@@ -41,7 +49,9 @@ def load_model(path: Path) -> keras.Model:
     if not file.is_file():
         raise ConfigError(f"run={path} holds no model: {file} does not exist. Name a finished run.")
     try:
-        model: Any = keras.saving.load_model(file)
+        model: Any = keras.saving.load_model(
+            file, compile=is_compiled, custom_objects=dict(custom_objects or {})
+        )
         return model
     except (OSError, ValueError, TypeError, KeyError) as error:
         raise ConfigError(

@@ -99,7 +99,9 @@ def slow(seconds=0.02, num_examples=1024):
     def batches(context):
         data = tf.data.Dataset.from_tensor_slices((rows, labels)).batch(32)
         slowed = data.map(lambda x, y: tf.numpy_function(wait, [x, y], [x.dtype, y.dtype]))
-        shaped = slowed.map(lambda x, y: (tf.ensure_shape(x, [None, 8]), tf.ensure_shape(y, [None])))
+        shaped = slowed.map(
+            lambda x, y: (tf.ensure_shape(x, [None, 8]), tf.ensure_shape(y, [None]))
+        )
         return shaped.repeat()
 
     return {"train": batches}

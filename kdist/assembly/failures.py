@@ -1,0 +1,44 @@
+"""What an exception means for the run: whose fault it was, and which exit code follows."""
+
+import tensorflow as tf
+
+from kdist.assembly.cluster_link import ClusterLink
+from kdist.cluster.task import Task
+from kdist.distribute.structure import first_lines
+from kdist.errors import KdistError, PeerLostError, TrainingError
+
+# What TensorFlow raises in a healthy task because another one failed.
+_PEER_ERRORS = (tf.errors.UnavailableError, tf.errors.AbortedError, tf.errors.CancelledError)
+_MAX_MESSAGE_CHARS = 1000
+
+
+def with_lost_peer(error: Exception, task: Task, cluster: ClusterLink) -> Exception:
+    """Return who was lost in place of an error that TensorFlow raised of it; others as they are.
+
+    TensorFlow notices a loss at once and names an operation. The control channel needs a moment
+    more, for which this waits, and knows the task.
+    """
+    if not isinstance(error, _PEER_ERRORS):
+        return error
+    lost = cluster.find_lost()
+    if lost is None and cluster.is_alone:
+        return error
+    return lost or PeerLostError(f"{task} lost a peer: {_op_message(error)}")
+
+
+def as_kdist_error(error: Exception) -> KdistError:
+    """Return an error with the exit code that it means."""
+    if isinstance(error, KdistError):
+        return error
+    if isinstance(error, tf.errors.OpError):
+        return TrainingError(_op_message(error))
+    text = first_lines(error, _MAX_MESSAGE_CHARS)
+    return TrainingError(f"{type(error).__name__}: {text}" if text else type(error).__name__)
+
+
+def _op_message(error: tf.errors.OpError) -> str:
+    """Return the sentence of an operation's error without the graph around it."""
+    lines = [line.strip() for line in error.message.splitlines() if line.strip()]
+    framing = ("File ", "Detected at", "[[", "<", "Graph execution error")
+    telling = [line for line in lines if not line.startswith(framing)]
+    return f"{type(error).__name__}: {' '.join(telling[:3]) or error.message[:300]}"
