@@ -16,10 +16,11 @@ from kdist.distribute.data import ArraySource, BatchSource, check_labels
 from kdist.distribute.inner_loop import InnerLoop
 from kdist.distribute.layout import BucketLayout, VariableInfo, plan_buckets
 from kdist.distribute.optimizer import can_flatten, inner_optimizer
-from kdist.distribute.probe import probe_training_step, refuse_custom_steps
+from kdist.distribute.own_step_loop import OwnStepLoop
+from kdist.distribute.probe import has_own_steps, probe_training_step, refuse_custom_steps
 from kdist.distribute.separability import check_separable
 from kdist.distribute.shares import WorkerShare
-from kdist.distribute.structure import ModelStructure, analyse, build_on_batch
+from kdist.distribute.structure import ModelStructure, analyse, build_on_batch, call_model
 from kdist.distribute.sync_loop import SyncLoop
 from kdist.errors import ConfigError
 
@@ -67,15 +68,20 @@ def make_engine(
         ConfigError: If model and data do not fit, or the mode cannot train the model exactly.
     """
     num_replicas = share.num_replicas if not traits.needs_coordinator else num_workers
+    refuse_custom_steps(
+        model,
+        num_replicas=num_replicas,
+        allowed=config.strategy.allow_custom_train_step,
+        in_one_process=not traits.needs_coordinator and share.num_workers == 1,
+    )
+    if has_own_steps(model):
+        return _own_step_engine(config, strategy, model, source, share, after_build)
     x, y, sample_weight = source.first_batch(ROWS_TO_BUILD_ON)
     weights = None if _is_empty(sample_weight) else sample_weight
     y_pred = build_on_batch(
         model, x, y, weights, explain=lambda y_pred: _check_labels(model, source, y_pred)
     )
     after_build(model)
-    refuse_custom_steps(
-        model, num_replicas=num_replicas, allowed=config.strategy.allow_custom_train_step
-    )
     carries_seeds = num_replicas == 1 and not traits.needs_coordinator and not config.jit_compile
     structure = analyse(model, y_pred, carries_seeds=carries_seeds)
     probe_training_step(structure, source.element_spec)
@@ -115,6 +121,36 @@ def make_engine(
         )
     notes = [*notes, *_normalization_notes(model, num_replicas)]
     return Engine(loop=loop, structure=structure, layout=layout, notes=tuple(notes))
+
+
+def _own_step_engine(
+    config: Config,
+    strategy: tf.distribute.Strategy,
+    model: keras.Model,
+    source: BatchSource,
+    share: WorkerShare,
+    after_build: Callable[[keras.Model], None],
+) -> Engine:
+    """Return the engine of a model whose `train_step` or `test_step` is its own."""
+    x, _, _ = source.first_batch(ROWS_TO_BUILD_ON)
+    try:
+        y_pred = call_model(model, x, training=False)
+    except NotImplementedError:
+        y_pred = None  # A train_step that calls parts of the model needs no call of the whole.
+    after_build(model)
+    structure = analyse(model, y_pred, carries_seeds=True)
+    layout = plan_buckets(_variable_infos(structure), can_flatten=False)
+    loop = OwnStepLoop(
+        strategy, model, layout, share=share, source=source, jit_compile=config.jit_compile
+    )
+    notes: tuple[str, ...] = ()
+    if share.num_replicas > 1:
+        notes = (
+            f"{type(model).__name__} runs its own train_step on each replica's rows: its updates "
+            "may depend on how a batch is split, its gradients may be summed instead of averaged, "
+            f"and a batch of fewer than {share.num_replicas} rows is trained by every replica.",
+        )
+    return Engine(loop=loop, structure=structure, layout=layout, notes=notes)
 
 
 def _check_labels(model: keras.Model, source: BatchSource, y_pred: Any) -> None:

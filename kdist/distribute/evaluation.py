@@ -41,7 +41,7 @@ class EpochLogs:
                 variable.assign(value.astype(np.asarray(reset).dtype))
                 offset += size
         logs = {"loss": loss}
-        logs.update(_scalars(structure.model.get_metrics_result()))
+        logs.update(scalars(structure.model.get_metrics_result()))
         return logs
 
     @staticmethod
@@ -64,12 +64,12 @@ def _set_mean(metric: keras.metrics.Metric, total: float, count: float) -> None:
     count_variable.assign(count)
 
 
-def _scalars(results: Mapping[str, object]) -> dict[str, float]:
+def scalars(results: Mapping[str, object]) -> dict[str, float]:
     """Return results as floats; a metric with several values becomes name_0, name_1, ..."""
     flat: dict[str, float] = {}
     for name, value in results.items():
         if isinstance(value, Mapping):
-            flat.update(_scalars(value))
+            flat.update(scalars(value))
             continue
         array = np.asarray(keras.ops.convert_to_numpy(value), dtype=np.float64)
         if array.size == 1:

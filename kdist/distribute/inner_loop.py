@@ -3,10 +3,7 @@
 from collections.abc import Callable
 from typing import Any, Protocol
 
-import numpy as np
-
 from kdist.distribute.data.source import BatchSource
-from kdist.distribute.evaluation import EpochLogs
 
 # Called with the number of steps done since `train` began; returns whether to stop early.
 OnProgress = Callable[[int], bool]
@@ -44,6 +41,22 @@ class Store(Protocol):
         ...
 
 
+class LogReader(Protocol):
+    """Turns what a loop summed up, in whatever form it keeps it, into results."""
+
+    def results(self, sums: Any) -> dict[str, float]:
+        """Return loss and metrics by name."""
+        ...
+
+    def num_examples(self, sums: Any) -> int:
+        """Return the exact number of rows behind the sums."""
+        ...
+
+    def is_empty(self, sums: Any) -> bool:
+        """Return whether no batch was counted yet."""
+        ...
+
+
 class InnerLoop(Protocol):
     """Runs steps; one implementation for each way of driving replicas."""
 
@@ -53,7 +66,7 @@ class InnerLoop(Protocol):
         ...
 
     @property
-    def logs(self) -> EpochLogs:
+    def logs(self) -> LogReader:
         """Return what turns sums into named results."""
         ...
 
@@ -70,14 +83,14 @@ class InnerLoop(Protocol):
         """
         ...
 
-    def read_logs(self) -> np.ndarray:
-        """Return the sums since `reset_logs`: float64 `[num_logged]`."""
+    def read_logs(self) -> Any:
+        """Return the sums since `reset_logs`, for `logs` to read."""
         ...
 
     def reset_logs(self) -> None:
         """Forget the sums; an epoch begins."""
         ...
 
-    def evaluate(self, source: BatchSource, num_batches: int | None) -> np.ndarray:
+    def evaluate(self, source: BatchSource, num_batches: int | None) -> Any:
         """Return the exact sums over the first `num_batches` batches (all: `None`) of a pass."""
         ...

@@ -184,6 +184,16 @@ def build_store_optimizer(
     ]
     if excluded:
         store.inner.exclude_from_weight_decay(var_list=excluded)
+    return _built(store)
+
+
+def adopt_optimizer(model: keras.Model, layout: BucketLayout) -> StoreOptimizer:
+    """Build the model's own, unbuilt optimizer on its own variables, a bucket for each."""
+    return _built(StoreOptimizer(model.optimizer, model.trainable_variables, layout))
+
+
+def _built(store: StoreOptimizer) -> StoreOptimizer:
+    optimizer, buckets = store.optimizer, store.buckets
     index_of = {id(variable): index for index, variable in enumerate(buckets)}
     with keras_adapter.recorded_slots(store.inner) as recorded:
         optimizer.build(list(buckets))

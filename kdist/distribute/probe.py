@@ -126,12 +126,26 @@ def _refuse_captured_variables(structure: ModelStructure, concrete: Any) -> None
     )
 
 
-def refuse_custom_steps(model: keras.Model, *, num_replicas: int, allowed: bool) -> None:
-    """Refuse a model's own `train_step` where one step is not one call.
+def has_own_steps(model: keras.Model) -> bool:
+    """Return whether the model brings a `train_step` or `test_step` of its own."""
+    return keras_adapter.overrides_train_step(model) or keras_adapter.overrides_test_step(model)
+
+
+def refuse_custom_steps(
+    model: keras.Model, *, num_replicas: int, allowed: bool, in_one_process: bool
+) -> None:
+    """Refuse a model's own `train_step` or `test_step` where one step is not one call.
 
     Raises:
-        ConfigError: If the model overrides `train_step` or `test_step` and that was not allowed.
+        ConfigError: If the model has one, and several replicas without leave, or processes.
     """
+    if num_replicas == 1 and in_one_process:
+        return
+    if has_own_steps(model) and not in_one_process:
+        raise ConfigError(
+            f"{type(model).__name__} overrides train_step or test_step, which only "
+            "strategy=single and strategy=mirrored can run. Override compute_loss instead."
+        )
     if keras_adapter.overrides_test_step(model):
         raise ConfigError(
             f"{type(model).__name__} overrides test_step, which cannot be split exactly over a "
@@ -141,5 +155,5 @@ def refuse_custom_steps(model: keras.Model, *, num_replicas: int, allowed: bool)
         raise ConfigError(
             f"{type(model).__name__} overrides train_step; with {num_replicas} replicas its own "
             "gradient tape would sum gradients that should be averaged. Override compute_loss "
-            "instead."
+            "instead, or accept that with strategy.allow_custom_train_step=true."
         )

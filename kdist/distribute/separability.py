@@ -91,7 +91,8 @@ def _check_additional_losses(
 def _additional_losses(model: keras.Model, x: Any) -> float:
     with keras.StatelessScope(collect_losses=True):
         call_model(model, x, training=False)
-        return float(sum(np.sum(keras.ops.convert_to_numpy(loss)) for loss in model.losses))
+        losses = [np.asarray(keras.ops.convert_to_numpy(loss)) for loss in model.losses]
+        return float(sum(loss.sum() for loss in losses))
 
 
 def _loss(model: keras.Model, rows: Any) -> float:

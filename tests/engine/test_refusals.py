@@ -118,7 +118,7 @@ REFUSED = {
     "add_loss of a sum": (sequential(ActivityOfTheBatch), DATA, 2, "add_loss"),
     "metric that is a maximum": (sequential(metrics=[LargestError]), DATA, 1, "largest_error"),
     "own train_step": (sequential(model_class=OwnTrainStep), DATA, 2, "OwnTrainStep.*train_step"),
-    "own test_step": (sequential(model_class=OwnTestStep), DATA, 1, "OwnTestStep.*test_step"),
+    "own test_step": (sequential(model_class=OwnTestStep), DATA, 2, "OwnTestStep.*test_step"),
     "own loss beside synchronized layers": (
         sequential(L.BatchNormalization(synchronized=True), model_class=SynchronizedOwnLoss),
         DATA,

@@ -1,0 +1,223 @@
+"""The inner loop of a model that brings its own `train_step`: that method is run as it is.
+
+On one replica this is what plain Keras does. On several (`strategy.allow_custom_train_step`) every
+replica runs `train_step` on its rows, and what it does with their sums and means is its own affair.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from kdist.distribute import keras_adapter
+from kdist.distribute.data.source import BatchSource
+from kdist.distribute.evaluation import scalars
+from kdist.distribute.inner_loop import OnProgress
+from kdist.distribute.layout import BucketLayout
+from kdist.distribute.optimizer import StoreOptimizer, adopt_optimizer, clone_optimizer
+from kdist.distribute.shares import WorkerShare, replica_in_block_op
+from kdist.distribute.store import to_numpy
+
+_PLAIN = tf.autograph.experimental.do_not_convert
+
+
+@dataclass(frozen=True, kw_only=True)
+class OwnSums:
+    """What the model's own metrics say, and the rows behind them."""
+
+    num_rows: int
+    logs: Mapping[str, Any]
+
+
+class OwnLogs:
+    """Reads results that `train_step` and `test_step` return; see `EpochLogs`."""
+
+    @staticmethod
+    def results(sums: OwnSums) -> dict[str, float]:
+        """Return the logs as floats."""
+        return scalars(sums.logs)
+
+    @staticmethod
+    def num_examples(sums: OwnSums) -> int:
+        """Return the rows trained."""
+        return sums.num_rows
+
+    @staticmethod
+    def is_empty(sums: OwnSums) -> bool:
+        """Return whether no batch was counted yet."""
+        return not sums.num_rows
+
+
+class OwnStore:
+    """The model's own variables and optimizer, in the place of a parameter store."""
+
+    def __init__(self, model: keras.Model, optimizer: StoreOptimizer):
+        """Hold a built model and the wrapping of its optimizer."""
+        self._model = model
+        self._optimizer = optimizer
+        self._seen: list[np.ndarray] = []
+
+    def write_to_model(self) -> None:
+        """Remember the weights; the model holds them already."""
+        self._seen = [to_numpy(v) for v in self._model.variables]
+
+    def read_from_model(self) -> bool:
+        """Return whether somebody wrote into the model since `write_to_model`."""
+        now = [to_numpy(v) for v in self._model.variables]
+        return any(
+            not np.array_equal(a, b, equal_nan=a.dtype.kind == "f")
+            for a, b in zip(self._seen, now, strict=True)
+        )
+
+    def take_from_chief(self) -> None:
+        """One process trains; there is nobody to follow."""
+
+    @property
+    def num_updates(self) -> int:
+        """Return the updates that the model's optimizer counts."""
+        return self._optimizer.num_updates
+
+    @property
+    def optimizers(self) -> list[StoreOptimizer]:
+        """Return the model's own optimizer."""
+        return [self._optimizer]
+
+
+class OwnStepLoop:
+    """Runs `model.train_step` and `model.test_step`; see `InnerLoop`."""
+
+    def __init__(
+        self,
+        strategy: tf.distribute.Strategy,
+        model: keras.Model,
+        layout: BucketLayout,
+        *,
+        share: WorkerShare,
+        source: BatchSource,
+        jit_compile: bool = False,
+    ):
+        """Mirror the model's variables over the replicas, if there are several.
+
+        Args:
+            strategy: The strategy, or the default one.
+            model: A built, compiled model; on several replicas its optimizer is replaced by a copy.
+            layout: A bucket for each trainable variable.
+            share: This process among the replicas; one worker.
+            source: The training data.
+            jit_compile: Whether XLA compiles a step.
+        """
+        self.strategy = strategy
+        self.model = model
+        self.share = share
+        self._source = source
+        self._batches: Iterator[Any] | None = None
+        self._next_step = 0
+        with strategy.scope():
+            if share.num_replicas > 1:
+                _mirror(model)
+            self.store = OwnStore(model, adopt_optimizer(model, layout))
+        self.logs = OwnLogs()
+        self._rows = 0
+        self._returned: Mapping[str, Any] = {}
+        self._train_one = self._on_batch(model.train_step, jit_compile)
+        self._train_many = tf.function(self._steps, reduce_retracing=True)
+        test_one = self._on_batch(model.test_step, jit_compile=False)
+        self._test_one = tf.function(test_one, reduce_retracing=True)
+
+    def train(
+        self, first_step: int, num_steps: int, *, steps_per_call: int, on_progress: OnProgress
+    ) -> int:
+        """Run steps; see `InnerLoop.train`."""
+        if self._batches is None or first_step != self._next_step:
+            self._batches = iter(self._source.dataset(first_step, WorkerShare(), repeat=True))
+        done = 0
+        while done < num_steps:
+            size = min(steps_per_call, num_steps - done)
+            self._returned, rows = self._train_many(self._batches, tf.constant(size, tf.int64))
+            self._rows += int(rows)
+            done += size
+            self._next_step = first_step + done
+            if on_progress(done):
+                break
+        return done
+
+    def read_logs(self) -> OwnSums:
+        """Return what the model's metrics say since `reset_logs`."""
+        return OwnSums(num_rows=self._rows, logs=self._current(self._returned))
+
+    def reset_logs(self) -> None:
+        """Reset the model's metrics; an epoch begins."""
+        self.model.reset_metrics()
+        self._rows = 0
+
+    def evaluate(self, source: BatchSource, num_batches: int | None) -> OwnSums:
+        """Return the model's metrics over the first `num_batches` batches of a pass."""
+        self.model.reset_metrics()
+        returned, rows = {}, 0
+        limit = source.batches_per_pass if num_batches is None else num_batches
+        batches = source.dataset(0, WorkerShare(), repeat=False)
+        for batch in batches if limit is None else batches.take(limit):
+            returned, count = self._test_one(batch)
+            rows += int(count)
+        return OwnSums(num_rows=rows, logs=self._current(returned))
+
+    def _current(self, returned: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return the metrics' results if they are what a step returns, else the last return."""
+        results = self.model.get_metrics_result()
+        return results if set(results) == set(returned) else returned
+
+    def _steps(self, batches: Iterator[Any], num_steps: tf.Tensor) -> Any:
+        returned, total = self._train_one(next(batches))
+        for _ in tf.range(num_steps - 1):
+            returned, rows = self._train_one(next(batches))
+            total += rows
+        return returned, total
+
+    def _on_batch(self, step: Callable[[Any], Mapping[str, Any]], jit_compile: bool) -> Any:
+        """Return a function from a batch to what `step` returns for it, and its rows."""
+        if jit_compile:
+            step = tf.function(step, jit_compile=True, reduce_retracing=True)
+
+        @_PLAIN
+        def on_batch(batch: Any) -> tuple[Mapping[str, Any], tf.Tensor]:
+            x, y, sample_weight, num_rows = batch
+            data = (x, y) if isinstance(sample_weight, tuple) else (x, y, sample_weight)
+            if self.share.num_replicas == 1:
+                return step(data), num_rows
+            returned = self.strategy.run(lambda d, n: step(self._share_of(d, n)), (data, num_rows))
+            means = {
+                name: self.strategy.reduce("MEAN", value, axis=None)
+                for name, value in returned.items()
+            }
+            return means, num_rows
+
+        return on_batch
+
+    def _share_of(self, data: Any, num_rows: tf.Tensor) -> Any:
+        replica = tf.distribute.get_replica_context().replica_id_in_sync_group
+        lo, hi, _ = replica_in_block_op(num_rows, self.share, replica)
+        return keras.tree.map_structure(lambda leaf: leaf[lo:hi], data)
+
+
+def _mirror(model: keras.Model) -> None:
+    """Move a model's variables to every replica; metrics add up over them."""
+    metrics = {id(v) for metric in model.metrics for v in metric.variables}
+    for variable in _unique([*model.variables, *model.metrics_variables]):
+        options: dict[str, Any] = {"aggregation": tf.VariableAggregation.MEAN}
+        if id(variable) in metrics:
+            options = {
+                "aggregation": tf.VariableAggregation.SUM,
+                "synchronization": tf.VariableSynchronization.ON_READ,
+            }
+        elif not tf.as_dtype(variable.dtype).is_floating:
+            options = {"aggregation": tf.VariableAggregation.ONLY_FIRST_REPLICA}
+        value = tf.Variable(variable.value, trainable=bool(variable.trainable), **options)
+        keras_adapter.rebind(variable, value)
+    model.optimizer = clone_optimizer(model.optimizer)
+
+
+def _unique(variables: Sequence[keras.Variable]) -> list[keras.Variable]:
+    return list({id(v): v for v in variables}.values())
