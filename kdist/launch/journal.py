@@ -55,6 +55,7 @@ class Journal:
         cause: Cause | None,
         was_stopped: bool,
         known: Mapping[str, Any],
+        num_restarts: int = 0,
     ) -> None:
         """Make result.json tell how the run ended, where the chief could not or did not know.
 
@@ -62,6 +63,7 @@ class Journal:
             cause: Why the run failed, if it did.
             was_stopped: Whether a signal ended it.
             known: Values for a result that has to be made from nothing.
+            num_restarts: Tasks that were started again.
         """
         if self.folder is None:
             return
@@ -70,6 +72,8 @@ class Journal:
         except KdistError:
             written = None
         settled = settled_result(written, cause=cause, was_stopped=was_stopped, known=known)
+        if num_restarts and (settled or written):
+            settled = {**(settled or written or {}), "restarts": num_restarts}
         if settled is None:
             return
         try:

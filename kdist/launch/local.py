@@ -124,6 +124,7 @@ def run_tasks(
         cause=ended.cause,
         was_stopped=ended.stop_signal is not None,
         known={**known_facts(config, spec), "workers_lost": ended.num_lost},
+        num_restarts=ended.num_restarts,
     )
     if is_debug and journal.folder is None and ended.cause is not None:
         for output in outputs:
