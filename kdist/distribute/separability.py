@@ -89,7 +89,8 @@ def _check_additional_losses(
 
 
 def _additional_losses(model: keras.Model, x: Any) -> float:
-    with keras.StatelessScope(collect_losses=True):
+    mapping = [(v, tf.convert_to_tensor(v.value)) for v in model.variables]
+    with keras.StatelessScope(mapping, collect_losses=True):
         call_model(model, x, training=False)
         losses = [np.asarray(keras.ops.convert_to_numpy(loss)) for loss in model.losses]
         return float(sum(loss.sum() for loss in losses))
