@@ -24,17 +24,15 @@ ROOT = Path(__file__).parents[2]
 class ClusterProcesses:
     """The tasks of one cluster; the chief asks for others to be killed or started."""
 
-    def __init__(self, spec: ClusterSpec, log_dir: Path, prefix: tuple[str, ...] = ()):
+    def __init__(self, spec: ClusterSpec, log_dir: Path):
         """Hold what `run` needs.
 
         Args:
             spec: The cluster.
             log_dir: Gets one file for each task.
-            prefix: Words put before every command, such as `("taskset", "-c", "0")`.
         """
         self._spec = spec
         self._log_dir = log_dir
-        self._prefix = prefix
         self._processes: dict[str, subprocess.Popen[str]] = {}
         self._addresses = json.dumps(
             {str(kind): list(hosts) for kind, hosts in spec.addresses.items()}
@@ -80,9 +78,10 @@ class ClusterProcesses:
         is_chief = task.startswith(str(TaskType.CHIEF))
         with open(self._log_dir / f"{task}.log", "a") as log:
             process = subprocess.Popen(
-                [*self._prefix, sys.executable, str(program), self._addresses, task],
+                [sys.executable, str(program), self._addresses, task],
                 cwd=ROOT,
-                env={**os.environ, "PYTHONPATH": str(ROOT)},
+                # TensorFlow's threads are those of a machine of one core, the least there is.
+                env={**os.environ, "PYTHONPATH": str(ROOT), "TF_NUM_INTEROP_THREADS": "1"},
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE if is_chief else log,
                 stderr=log,

@@ -18,7 +18,7 @@ from kdist.cluster.traits import traits_of
 from kdist.distribute.coordinator_loop import CoordinatorLoop
 from kdist.distribute.data import num_steps
 from kdist.distribute.shares import WorkerShare
-from kdist.distribute.strategies import make_strategy
+from kdist.distribute.strategies import make_strategy, start_server
 from kdist.training.callback_bridge import CallbackBridge
 from kdist.training.peers import Alone
 from kdist.training.report.facts import EpochFacts
@@ -189,15 +189,4 @@ class Trainings:
 def start_servers(spec: ClusterSpec) -> list[tf.distribute.Server]:
     """Start the servers of all workers and parameter servers in this process."""
     hosts = [task for task in spec.tasks() if task.type is not TaskType.CHIEF]
-    # Servers of one process share a pool of threads; with one a core they wait for each other.
-    config = tf.compat.v1.ConfigProto(inter_op_parallelism_threads=4 + 2 * len(hosts))
-    return [
-        tf.distribute.Server(
-            tf.train.ClusterSpec(spec.as_dict()),
-            job_name=str(task.type),
-            task_index=task.index,
-            protocol="grpc",
-            config=config,
-        )
-        for task in hosts
-    ]
+    return [start_server(spec, task) for task in hosts]
