@@ -4,7 +4,7 @@ import tensorflow as tf
 
 from kdist.assembly.cluster_link import ClusterLink
 from kdist.cluster.task import Task
-from kdist.distribute.structure import first_lines
+from kdist.distribute.structure import first_lines, without_keras_frame
 from kdist.errors import KdistError, PeerLostError, TrainingError
 
 # What TensorFlow raises in a healthy task because another one failed.
@@ -38,7 +38,8 @@ def as_kdist_error(error: Exception) -> KdistError:
 
 def _op_message(error: tf.errors.OpError) -> str:
     """Return the sentence of an operation's error without the graph around it."""
-    lines = [line.strip() for line in error.message.splitlines() if line.strip()]
+    message = without_keras_frame(error.message)
+    lines = [line.strip() for line in message.splitlines() if line.strip()]
     framing = ("File ", "Detected at", "[[", "<", "Graph execution error")
     telling = [line for line in lines if not line.startswith(framing)]
     return f"{type(error).__name__}: {' '.join(telling[:3]) or error.message[:300]}"

@@ -98,7 +98,13 @@ def build_on_batch(
         y_pred = call_model(model, x, training=False)
         model.compute_loss(x=x, y=y, y_pred=y_pred, sample_weight=sample_weight)
         model.compute_metrics(x, y, y_pred, sample_weight=sample_weight)
-    except (ValueError, TypeError, KeyError, tf.errors.InvalidArgumentError) as error:
+    except (
+        ValueError,
+        TypeError,
+        KeyError,
+        tf.errors.InvalidArgumentError,
+        tf.errors.UnimplementedError,
+    ) as error:
         if y_pred is not None:
             explain(y_pred)
         raise ConfigError(
@@ -199,6 +205,10 @@ def first_lines(error: BaseException, limit: int = 300) -> str:
 
     What Keras puts around the reason (colours, the call and its arguments) is left out.
     """
-    reason = _KERAS_FRAME.sub("", str(error)).partition("\nArguments received by ")[0]
-    text = " ".join(reason.split())
+    text = " ".join(without_keras_frame(str(error)).split())
     return text if len(text) <= limit else text[: limit - 3] + "..."
+
+
+def without_keras_frame(message: str) -> str:
+    """Return an error message without the colours, the call and the arguments that Keras adds."""
+    return _KERAS_FRAME.sub("", message).partition("\nArguments received by ")[0]

@@ -46,7 +46,7 @@ class CallbackBridge:
         """Attach callbacks to a model; only the chief's are ever called.
 
         Args:
-            callbacks: The user's callbacks, in order.
+            callbacks: The user's callbacks, in order; the chief's count, others need none.
             model: The compiled model.
             store: Where the values live.
             peers: The other training tasks.
@@ -82,8 +82,24 @@ class CallbackBridge:
         """Return whether a callback asked to stop, on every task alike."""
         return bool(self._model.stop_training)
 
+    def agree_on_stop(self, is_asked: bool) -> None:
+        """Take on whether the chief's callbacks ask to stop, also where none of them sees weights.
+
+        Args:
+            is_asked: The chief's `stop_training`.
+        """
+        self._model.stop_training = is_asked
+
     def train_begin(self) -> None:
-        """Call `on_train_begin`."""
+        """Let all tasks know which hooks the chief's callbacks have, and call `on_train_begin`."""
+        shared = self._peers.agree(
+            {
+                "hooks_with_weights": sorted(self._hooks_with_weights),
+                "has_batch_hooks": self.has_batch_hooks,
+            }
+        )
+        self._hooks_with_weights = set(shared["hooks_with_weights"])
+        self.has_batch_hooks = shared["has_batch_hooks"]
         self._hook("on_train_begin")
 
     def epoch_begin(self, epoch: int) -> None:

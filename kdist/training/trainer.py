@@ -229,9 +229,16 @@ class Trainer:
     def _agree_to_stop(self, pace: Pace) -> None:
         """Let all tasks stop at one step; the chief's clock sets the length of stretches."""
         self._peers.check()
-        decision = self._peers.agree({"stop": self._stop_requested(), "steps": pace.next_steps})
+        decision = self._peers.agree(
+            {
+                "stop": self._stop_requested(),
+                "steps": pace.next_steps,
+                "stop_training": self._bridge.stop_training,
+            }
+        )
         pace.next_steps = decision["steps"]
         self.state.stop_reason = decision["stop"]
+        self._bridge.agree_on_stop(decision["stop_training"])
 
     def _report(self, epoch: int, done: int, num_steps: int) -> None:
         if not self._reporter.is_progress_due:
