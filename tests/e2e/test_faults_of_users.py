@@ -1,0 +1,197 @@
+"""What users get wrong: one message, the right exit code, and nothing half-made.
+
+All runs share one launcher process and its warm fork server, so each costs a second or two.
+"""
+
+import json
+import multiprocessing
+import os
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from kdist.cli import main
+from kdist.launch import forkserver
+from kdist.records.run_folder import RunFolder
+
+from .kit import Run
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(120)]
+
+OWN = Path(__file__).parent / "own" / "my_pkg.py"
+QUICK = ("strategy=single", "data=synthetic", "epochs=1")
+TWO_WORKERS = ("strategy=multiworker", "cluster.workers=2", *QUICK[1:])
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _own_forkserver():
+    forkserver.end()
+    kept = dict(os.environ)
+    os.environ.pop("TF_CONFIG", None)
+    os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
+    yield
+    forkserver.end()
+    os.environ.clear()
+    os.environ.update(kept)
+
+
+@pytest.fixture
+def kdist(tmp_path, monkeypatch, capfd):
+    """Run a command in a folder that holds my_pkg; return exit code, stdout and stderr."""
+    shutil.copy(OWN, tmp_path)
+    monkeypatch.chdir(tmp_path)
+    np.savez("unequal.npz", x=np.zeros((5, 2)), y=np.zeros(4))
+    np.savez("flat.npz", x=np.zeros(()), y=np.zeros(4))
+    np.savez("texts.npz", x=np.array(["a", "b"]), y=np.zeros(2))
+    Path("empty.npz").touch()
+    Path("file").touch()
+
+    def run(*argv):
+        code = main([str(entry) for entry in argv])
+        assert multiprocessing.active_children() == []
+        return code, *capfd.readouterr()
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        (["data=no_such_group_option"], "no_such_group_option"),
+        (["strategy=sync"], "mirrored"),
+        (["epochz=3"], "epochz"),
+        (["epochs=many"], "epochs"),
+        (["data.batch_size=0"], "data.batch_size must be at least 1"),
+        (["strategy=ps", "cluster.ps=0"], "cluster.ps"),
+        (["model._target_=my_pkg.no_such_function"], "my_pkg.no_such_function"),
+        (["model._target_=no_such_pkg.build"], "no_such_pkg"),
+        (["model._target_=my_pkg.builds_nothing"], "must return a keras.Model. Received: str"),
+        (["++model.size=3"], "kdist.models.mlp does not take model.size"),
+        (["model._target_=my_pkg.build", "~model.units"], "++model.units"),
+        (["model._target_=my_pkg.build_for_five"], "float32(4, 64)"),
+        (["model.units=lots"], "units"),
+        (["data._target_=my_pkg.loads_nothing"], '"train" part'),
+        (["data._target_=my_pkg.strange_labels"], "12"),
+        (["data._target_=my_pkg.unequal_lengths"], "data.train"),
+        (["data=npz"], "data.path"),
+        (["data=npz", "data.path=missing.npz"], "missing.npz"),
+        (["data=npz", "data.path=empty.npz"], "empty.npz"),
+        (["data=npz", "data.path=unequal.npz"], "(5, 2), (4,)"),
+        (["data=npz", "data.path=flat.npz"], "flat.npz"),
+        (["data=npz", "data.path=texts.npz"], "<U1"),
+        (["loss=no_such_loss"], "no_such_loss"),
+        (["metrics=[no_such_metric]"], "no_such_metric"),
+        (["optimizer._target_=keras.optimizers.Adan"], "keras.optimizers.Adan"),
+        (["optimizer._target_=keras.layers.Dense"], "optimizer"),
+        (["optimizer.learning_rate=fast"], "learning_rate"),
+        (["++callbacks.mine._target_=my_pkg.loss"], "callbacks.mine"),
+        (["++callbacks.mine._target_=my_pkg.loads_nothing"], "callbacks.mine"),
+        (["init_from=nowhere"], "init_from=nowhere"),
+        (["init_from=file"], "init_from=file"),
+        (["hydra.run.dir=file"], "it is a file"),
+        (["command=evaluate", "run=nowhere"], "run=nowhere"),
+        (["command=export"], "run=None"),
+        (["class_weight={0: heavy}"], "class_weight"),
+        (["strategy.collective=nccl"], "nccl"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_bad_input_is_one_line_and_leaves_nothing(kdist, argv, said, tmp_path):
+    before = sorted(tmp_path.rglob("*"))
+    code, stdout, stderr = kdist(*QUICK, *argv)
+    assert (code, stdout) == (2, "")
+    assert stderr.startswith("Error")
+    assert len(stderr.splitlines()) == 1
+    assert said in stderr
+    left = [path for path in sorted(tmp_path.rglob("*")) if "__pycache__" not in path.parts]
+    assert left == before
+
+
+def test_more_workers_than_examples(kdist, tmp_path):
+    argv = ("strategy=multiworker", "cluster.workers=4", "data._target_=my_pkg.three_examples")
+    code, stdout, stderr = kdist(*argv)
+    assert (code, stdout, len(stderr.splitlines())) == (2, "", 1)
+    assert "3 examples in data.train, 4 workers" in stderr
+    assert not (tmp_path / "outputs").exists()
+
+
+def test_a_run_folder_in_use(kdist, tmp_path):
+    with RunFolder.create(tmp_path / "taken", "") as folder:
+        before = sorted(folder.path.iterdir())
+        (folder.path / "config.yaml").unlink()
+        code, stdout, stderr = kdist(*QUICK, "hydra.run.dir=taken")
+        assert (code, stdout, len(stderr.splitlines())) == (2, "", 1)
+        assert f"in use by process {os.getpid()}" in stderr
+        assert {path.name for path in before} - {p.name for p in folder.path.iterdir()} == {
+            "config.yaml"
+        }
+
+
+@pytest.mark.parametrize("how", [QUICK, TWO_WORKERS], ids=["single", "multiworker"])
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        (
+            ["data._target_=my_pkg.fails_to_load"],
+            "my_pkg.fails_to_load raised OSError: the disk is gone",
+        ),
+        (
+            ["model._target_=my_pkg.fails_to_build"],
+            "my_pkg.fails_to_build raised RuntimeError: no such layer",
+        ),
+    ],
+    ids=["data", "model"],
+)
+def test_a_function_of_the_user_that_fails_is_named(kdist, how, argv, said, tmp_path):
+    code, stdout, stderr = kdist(*how, *argv)
+    assert (code, stdout) == (2, "")
+    assert stderr.count("Error (") == 1
+    assert said in stderr
+    assert "my_pkg" in stderr
+    assert "Traceback" not in stderr
+    assert not (tmp_path / "outputs").exists()
+
+
+@pytest.mark.parametrize("how", [QUICK, TWO_WORKERS], ids=["single", "multiworker"])
+def test_a_callback_that_fails_in_the_middle(kdist, how, tmp_path):
+    argv = ("++callbacks.bad._target_=my_pkg.Fails", "hydra.run.dir=run", "data.batch_size=16")
+    code, stdout, stderr = kdist(*how, *argv)
+    chief = "chief-0" if how is QUICK else "worker-0"
+    assert code == 1
+    assert f"Error ({chief}): RuntimeError: the callback broke" in stderr
+    assert stderr.count("the callback broke") == 1
+    assert "Traceback" not in stderr + stdout
+    result = Run(tmp_path / "run").result
+    assert result["status"] == "failed"
+    assert result["error"]["type"] == "RuntimeError"
+    assert "the callback broke" in result["error"]["message"]
+    assert result["error"]["task"] == chief
+    assert "Traceback" in Run(tmp_path / "run").log(chief)
+
+
+def test_debug_shows_where_it_happened(kdist):
+    code, _, stderr = kdist(*QUICK, "data._target_=my_pkg.fails_to_load", "debug=true")
+    assert code == 2
+    assert "my_pkg.py" in stderr
+    assert "Traceback" in stderr
+
+
+def test_nan_is_null_and_named(kdist, tmp_path):
+    argv = ("loss=my_pkg.nan_loss", "hydra.run.dir=run", "epochs=2")
+    code, _, _ = kdist(*QUICK, *argv)
+    result = Run(tmp_path / "run").result  # Refuses what is no valid JSON.
+    assert code == 0
+    assert result["metrics"]["loss"] is None
+    assert any("loss is nan" in warning for warning in result["warnings"])
+    json.loads(json.dumps(result, allow_nan=False))
+
+
+def test_terminate_on_nan_stops_all(kdist, tmp_path):
+    argv = ("loss=my_pkg.nan_loss", "hydra.run.dir=run", "epochs=5")
+    stop = "++callbacks.nan._target_=keras.callbacks.TerminateOnNaN"
+    code, _, _ = kdist(*TWO_WORKERS, *argv, stop)
+    result = Run(tmp_path / "run").result
+    assert (code, result["status"], result["epochs"]) == (0, "completed", 5)
+    assert result["batches_seen"] < 5 * result["steps_per_epoch"]
