@@ -21,11 +21,14 @@ help:
 train: $(VENV)/.installed
 	$(BIN)/python -m kdist
 
+# A process can connect to one cluster once, so tests/ps runs in a process of its own.
 test: check
-	$(BIN)/python -m pytest -m "not slow"
+	$(BIN)/python -m pytest -m "not slow" --ignore=tests/ps
+	$(BIN)/python -m pytest -m "not slow" tests/ps
 
 test-all: check
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --ignore=tests/ps
+	$(BIN)/python -m pytest tests/ps
 
 check: $(VENV)/.installed-dev
 	$(BIN)/ruff check .
