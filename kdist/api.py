@@ -1,6 +1,7 @@
 """kdist from Python, notebooks included: `kdist.fit` trains as the command line does."""
 
 import csv
+import inspect
 import os
 import sys
 import time
@@ -35,11 +36,13 @@ class Result:
         run_dir: The run folder.
         content: result.json.
         history: One list an entry of the logs (`loss`, `val_loss`, ...), a value an epoch.
+        custom_objects: The user's own classes and functions by name, which a saved model names.
     """
 
     run_dir: Path
     content: Mapping[str, Any]
     history: Mapping[str, list[float]] = field(default_factory=dict)
+    custom_objects: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
     @property
     def metrics(self) -> Mapping[str, float]:
@@ -56,7 +59,11 @@ class Result:
         """The trained Keras model, loaded from `model.keras` on first use."""
         import keras
 
-        return keras.saving.load_model(self.run_dir / "model.keras")
+        file = self.run_dir / "model.keras"
+        try:
+            return keras.saving.load_model(file)
+        except (TypeError, ValueError):  # It names what only the user's own script knows.
+            return keras.saving.load_model(file, custom_objects=dict(self.custom_objects))
 
 
 def fit(
@@ -165,7 +172,31 @@ def fit(
         ended.run_dir,
         read_result(ended.run_dir / "result.json"),
         _history(ended.run_dir / "metrics.csv"),
+        _custom_objects(build_model, optimizer, loss, metrics),
     )
+
+
+def _custom_objects(build_model: Callable[[], Any], *given: Any) -> dict[str, Any]:
+    """Return the classes and functions that a model function sees, and those in what was given."""
+    seen: dict[str, Any] = {}
+    code = inspect.unwrap(build_model)
+    if inspect.isfunction(code):
+        seen |= {**code.__globals__, **inspect.getclosurevars(code).nonlocals}
+    entries = list(given)
+    while entries:
+        entry = entries.pop()
+        if isinstance(entry, Mapping):
+            entries += entry.values()
+        elif isinstance(entry, list | tuple):
+            entries += entry
+        elif entry is not None:
+            named = entry if inspect.isfunction(entry) else type(entry)
+            seen[named.__name__] = named
+    return {
+        name: each
+        for name, each in seen.items()
+        if inspect.isroutine(each) or inspect.isclass(each)
+    }
 
 
 def _objects(**given: Any) -> bytes:

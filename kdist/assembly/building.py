@@ -7,7 +7,7 @@ from typing import Any
 import keras
 
 from kdist.config.schema import Config, TargetConfig
-from kdist.config.targets import bind_target, resolve
+from kdist.config.targets import BoundTarget, bind_target, resolve
 from kdist.distribute.data import DataSettings, make_source
 from kdist.distribute.data.source import BatchSource
 from kdist.distribute.shares import WorkerShare
@@ -160,7 +160,8 @@ class Builder:
     ) -> Any:
         function: Callable[[], Any] | None = self._objects.get(object_name or "")
         if function is not None:
-            return function()
+            given = BoundTarget(key=key, path=str(object_name), function=function, arguments={})
+            return given.call()
         bound = bind_target(key, section, typed_keys=self._typed, extra=extra)
         if bound.dropped:
             self.notes.append(f"{bound.path} does not take {', '.join(bound.dropped)}: left out.")

@@ -63,7 +63,9 @@ def _be_task(request: TaskRequest, link: LauncherLink) -> int:
     except Exception as error:
         cause = with_lost_peer(error, request.task, cluster)
         exit_code = exit_code_of(as_kdist_error(cause))
-        raise cause from (None if cause is error else error)
+        if cause is error:
+            raise
+        raise cause from error
     finally:
         cluster.leave(exit_code)
     return exit_code

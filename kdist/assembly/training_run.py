@@ -168,7 +168,9 @@ class TrainingRun:
             }
             with contextlib.suppress(KdistError):
                 self._conclude(result, trainer.state, report, folder, events)
-            raise cause from (None if cause is error else error)
+            if cause is error:
+                raise
+            raise cause from error
 
     def _conclude(
         self,
