@@ -31,12 +31,12 @@ class Slow(keras.layers.Layer):
         return inputs + keras.ops.stop_gradient(keras.ops.minimum(work, 0.0))
 
 
-def constant_gradient(optimizer, *, num_rows: int, is_slow: bool = False):
+def constant_gradient(optimizer, *, num_rows: int, units: int = 4, is_slow: bool = False):
     """Return a builder: all gradients are 1, and of two servers each holds one variable."""
 
     def build():
         layers = [keras.Input((3,)), *([Slow()] if is_slow else [])]
-        model = keras.Sequential([*layers, keras.layers.Dense(4, bias_initializer="normal")])
+        model = keras.Sequential([*layers, keras.layers.Dense(units, bias_initializer="normal")])
         model.compile(
             optimizer(),
             loss=lambda y_true, y_pred: keras.ops.sum(y_pred, axis=-1),

@@ -96,9 +96,12 @@ class Parity(keras.metrics.Metric):
 @pytest.mark.parametrize("name", OPTIMIZERS)
 @pytest.mark.parametrize(("workers", "steps_per_execution"), [(2, 1), (3, 7)])
 def test_constant_gradient(cluster, name, workers, steps_per_execution):
-    """Racing workers end where one step after the other would end."""
-    num_rows, epochs = 60 * BATCH_SIZE, 2
-    build = constant_gradient(OPTIMIZERS[name], num_rows=num_rows)
+    """Racing workers end where one step after the other would end.
+
+    The variables are large enough for updates without a lock to meet.
+    """
+    num_rows, epochs = 30 * BATCH_SIZE, 2
+    build = constant_gradient(OPTIMIZERS[name], num_rows=num_rows, units=20_000)
     run = cluster.prepare(
         build,
         {"train": numbered_rows(num_rows)},
@@ -109,13 +112,13 @@ def test_constant_gradient(cluster, name, workers, steps_per_execution):
     start = numpy_weights(run.model)
     assert {bucket.server_index for bucket in run.engine.layout.buckets} == {0, 1}
     run.run()
-    expected = after_constant_steps(start, OPTIMIZERS[name](), 60 * epochs)
+    expected = after_constant_steps(start, OPTIMIZERS[name](), 30 * epochs)
     for mine, theirs, before in zip(run.weights, expected, start, strict=True):
         np.testing.assert_allclose(mine, theirs, atol=1e-5)
         if name == "sgd":
-            np.testing.assert_allclose(mine, before - 2.0**-6 * 120, atol=1e-6)
+            np.testing.assert_allclose(mine, before - 2.0**-6 * 60, atol=1e-6)
     for optimizer in run.loop.store.optimizers:
-        assert optimizer.num_updates == 60 * epochs
+        assert optimizer.num_updates == 30 * epochs
     assert (seen_counts(run.model) == 1).all()
 
 
