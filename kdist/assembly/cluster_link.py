@@ -28,6 +28,10 @@ class ClusterLink(Peers, Protocol):
     num_workers_lost: int
     is_alone: bool
 
+    def listen(self, on_event: Callable[[str, Task], None]) -> None:
+        """Tell `on_event`, too, of "task_lost" and "task_rejoined", on the channel's thread."""
+        ...
+
     def find_lost(self) -> KdistError | None:
         """Return which task was lost, waiting for as long as that takes to notice."""
         ...
@@ -46,6 +50,9 @@ class NoCluster(Alone):
 
     num_workers_lost = 0
     is_alone = True
+
+    def listen(self, on_event: Callable[[str, Task], None]) -> None:
+        """Nothing can happen."""
 
     def find_lost(self) -> KdistError | None:
         """Nobody can be lost."""
@@ -85,7 +92,7 @@ class ChiefLink:
         """
         self._traits = traits
         self._spec = spec
-        self._on_event = on_event
+        self._listeners = [on_event]
         self._give_up = give_up
         self._error: KdistError | None = None
         self._has_error = threading.Event()
@@ -102,7 +109,7 @@ class ChiefLink:
             key=config.cluster.key,
             rejoins=can_rejoin,
             on_lost=self._lose,
-            on_rejoined=lambda task: on_event("task_rejoined", task),
+            on_rejoined=lambda task: self._tell("task_rejoined", task),
         )
 
     def join(self) -> None:
@@ -110,10 +117,16 @@ class ChiefLink:
         self._control.rendezvous()
 
     def agree(self, decision: Decision) -> Decision:
-        """Tell every training task."""
+        """Tell every training task; a peer that was told to stop is heard."""
+        if "stop" in decision:
+            decision = {**decision, "stop": decision["stop"] or self._control.stop_reason}
         if len(self._traits.trains_on) > 1:
             self._control.broadcast(dict(decision))
         return decision
+
+    def listen(self, on_event: Callable[[str, Task], None]) -> None:
+        """Tell one more of what happens to other tasks."""
+        self._listeners.append(on_event)
 
     def find_lost(self) -> KdistError | None:
         """Return the lost task that ended training; `None` if none is noticed in time."""
@@ -134,11 +147,15 @@ class ChiefLink:
         finally:
             self._control.done(exit_code)
 
+    def _tell(self, event: str, task: Task) -> None:
+        for listener in self._listeners:
+            listener(event, task)
+
     def _lose(self, task: Task) -> None:
         if self._is_over:
             return
         self.num_workers_lost += task.type is TaskType.WORKER
-        self._on_event("task_lost", task)
+        self._tell("task_lost", task)
         if self._traits.needs_coordinator and task.type is TaskType.WORKER:
             return
         error = PeerLostError(f"{task} ({self._spec.address(task)}) was lost.")
@@ -165,6 +182,7 @@ class PeerLink:
         """Prepare the channel; see `ChiefLink`."""
         self._give_up = give_up
         self._chief = spec.chief
+        self._has_asked = False
         self._error: KdistError | None = None
         self._has_error = threading.Event()
         self._notice_s = config.cluster.chief_lost_timeout_s + NOTICE_MARGIN_S
@@ -186,8 +204,13 @@ class PeerLink:
         self._control.rendezvous()
 
     def agree(self, decision: Decision) -> Decision:
-        """Return the chief's decision."""
+        """Return the chief's decision; it is asked to stop where this task was told to."""
+        if (reason := decision.get("stop")) and not self._has_asked:
+            self.ask_to_stop(reason)
         return self._control.receive_decision(DECISION_DEADLINE_S)
+
+    def listen(self, on_event: Callable[[str, Task], None]) -> None:
+        """Only the chief hears of others."""
 
     def find_lost(self) -> KdistError | None:
         """Return what the chief says of the loss; a chief that is lost itself ends this process."""
@@ -198,6 +221,11 @@ class PeerLink:
         """Raise if the chief is gone."""
         if self._error is not None:
             raise self._error
+
+    def ask_to_stop(self, reason: str) -> None:
+        """Ask the chief to stop all tasks; safe in a signal handler."""
+        self._has_asked = True
+        self._control.ask_to_stop(reason)
 
     def wait_done(self) -> int:
         """Lend this process to the run until the chief ends it; return the chief's exit code."""

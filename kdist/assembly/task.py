@@ -1,17 +1,20 @@
 """What a task process does, from its request to its exit code."""
 
+import logging
 import sys
 import traceback
 from collections.abc import Mapping
 from typing import Any
 
+import tensorflow as tf
+
 from kdist import config as kdist_config
 from kdist.assembly import commands
 from kdist.assembly.cluster_link import ChiefLink, ClusterLink, NoCluster, PeerLink, end_process
 from kdist.assembly.failures import as_kdist_error, with_lost_peer
-from kdist.assembly.signals import StopSignals
+from kdist.assembly.signals import StoppedEarly, StopSignals
 from kdist.assembly.training_run import TrainingRun
-from kdist.cluster.task import Task
+from kdist.cluster.task import Task, TaskType
 from kdist.cluster.traits import StrategyTraits, traits_of
 from kdist.config.schema import Config
 from kdist.distribute import runtime
@@ -33,6 +36,10 @@ def task_main(request: TaskRequest, link: LauncherLink) -> int:
         exit_code = _be_task(request, link)
         link.send("finished", exit_code=exit_code)
         return exit_code
+    except StoppedEarly as stop:
+        if not request.is_local:
+            sys.stderr.write(f"{stop}\n")
+        return stop.exit_code
     except Exception as error:
         return _report(error, request, link)
 
@@ -43,7 +50,12 @@ def _be_task(request: TaskRequest, link: LauncherLink) -> int:
         config.strategy.name or "", config.strategy.replication, config.strategy.update
     )
     hosts = request.task.type in traits.hosts
-    signals = StopSignals(ignores=hosts and request.is_local)
+    signals = StopSignals(
+        is_host=hosts, is_local=request.is_local, grace_s=config.cluster.stop_grace_s
+    )
+    signals.install()
+    if not config.verbose:
+        tf.get_logger().setLevel(logging.CRITICAL)  # What is wrong reaches the user as an error.
     runtime.configure(
         num_devices=max(1, request.num_devices),
         accelerators=request.accelerators,
@@ -55,11 +67,16 @@ def _be_task(request: TaskRequest, link: LauncherLink) -> int:
     cluster = _cluster_link(config, traits, request, link)
     cluster.join()
     if isinstance(cluster, PeerLink) and hosts:
+        is_needed = request.task.type is TaskType.PS  # Training goes on without a worker.
+        signals.begin(cluster.ask_to_stop if is_needed else lambda name: None)
         return _host(request, cluster, link)
     exit_code = 1
     try:
         run = TrainingRun(request, config, traits, cluster, link, signals)
         exit_code = run.run()
+    except StoppedEarly as stop:
+        exit_code = stop.exit_code
+        raise
     except Exception as error:
         cause = with_lost_peer(error, request.task, cluster)
         exit_code = exit_code_of(as_kdist_error(cause))

@@ -18,7 +18,7 @@ from kdist.assembly.engine import Engine, make_engine
 from kdist.assembly.facts import opening_facts
 from kdist.assembly.failures import as_kdist_error, with_lost_peer
 from kdist.assembly.signals import EXIT_CODES, StopSignals
-from kdist.cluster.task import TaskType
+from kdist.cluster.task import Task, TaskType
 from kdist.cluster.traits import StrategyTraits
 from kdist.config.schema import Config
 from kdist.distribute.data import check_enough_examples, num_steps
@@ -72,6 +72,7 @@ class TrainingRun:
             num_devices=max(1, self._request.num_devices),
             collective=self._config.strategy.collective,
         )
+        self._signals.install()  # TensorFlow's coordination service has taken SIGTERM.
         share = self._share(strategy)
         if self._request.objects is not None:  # Only now: they may create variables.
             self._builder.use(pickle.loads(self._request.objects))
@@ -100,6 +101,7 @@ class TrainingRun:
             epochs=plan.epochs,
             steps_per_epoch=plan.steps_per_epoch,
         )
+        self._signals.begin()
         if not self._cluster.is_chief:
             self._link.send("task_ready")
             trainer = self._trainer(engine, bridge, plan, sources, reporter=Silent())
@@ -122,6 +124,8 @@ class TrainingRun:
             self._link.send("run_folder_ready", run_dir=str(folder.path))
             self._link.send("task_ready")
             events = EventLog(folder.events_jsonl)
+            if not request.is_local:
+                self._record_tasks(events)
             console = ConsoleReport(request.console, sys.stdout)
             with RunReport(
                 console,
@@ -146,6 +150,20 @@ class TrainingRun:
                 self._conclude(result, trainer.state, report, folder, events)
                 report.closing(result)
         return EXIT_CODES.get(trainer.state.stop_reason or "", 0)
+
+    def _record_tasks(self, events: EventLog) -> None:
+        """Write down, in place of a launcher, what happens to the tasks; say what is lost."""
+
+        def record(event: str, task: Task) -> None:
+            with contextlib.suppress(KdistError):
+                events.write(event, task=str(task))
+            said = "was lost" if event == "task_lost" else "is back"
+            sys.stderr.write(f"{task} {said}.\n")
+            sys.stderr.flush()
+
+        for task in self._spec.tasks():
+            events.write("task_ready", task=str(task))
+        self._cluster.listen(record)
 
     @contextlib.contextmanager
     def _recorded_failure(

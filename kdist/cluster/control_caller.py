@@ -117,6 +117,8 @@ class Caller:
             peer.is_going |= kind == "going"
             peer.is_finished |= kind == "finished"
             peer.said_goodbye |= kind == "bye"
+            if kind == "stop":
+                self._roster.stop_reason = str(message.get("reason"))
             self._roster.changed.notify_all()
 
     def _lose(self, peer: Peer, error: Exception) -> None:

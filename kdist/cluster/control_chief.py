@@ -77,6 +77,11 @@ class ControlChief:
         with self._roster.changed:
             return tuple(self._roster.losses)
 
+    @property
+    def stop_reason(self) -> str | None:
+        """Why a peer has asked to stop, such as "SIGTERM"; `None` if none has."""
+        return self._roster.stop_reason
+
     def rendezvous(self) -> None:
         """Wait until every task is there, then let all of them start their TensorFlow servers.
 

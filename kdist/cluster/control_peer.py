@@ -111,7 +111,11 @@ class ControlPeer:
 
     def finished(self) -> None:
         """Tell the chief that this task needs nobody any more."""
-        self._hearing.loop.call(self._send_finished)
+        self._hearing.loop.call(lambda: self._send({"kind": "finished"}))
+
+    def ask_to_stop(self, reason: str) -> None:
+        """Ask the chief to let all tasks stop; it decides when. Safe in a signal handler."""
+        self._hearing.loop.call(lambda: self._send({"kind": "stop", "reason": reason}))
 
     def wait_done(self) -> int:
         """Wait until the chief ends the run, and return its exit code.
@@ -130,9 +134,9 @@ class ControlPeer:
         """End the channel on this side; may be called again, and before `rendezvous`."""
         self._hearing.loop.stop()
 
-    def _send_finished(self) -> None:
+    def _send(self, message: Mapping[str, Any]) -> None:
         if self._hearing.wire is not None:
-            self._hearing.wire.send({"kind": "finished"})
+            self._hearing.wire.send(message)
 
     def _wait(self, is_reached: Callable[[], bool], deadline_s: float | None) -> None:
         """Wait for a fact or the deadline; raise what ended this task meanwhile."""

@@ -48,6 +48,7 @@ class Roster:
         self.changed = threading.Condition()
         self.has_gone = False
         self.is_over = False
+        self.stop_reason: str | None = None  # Why a peer asks to stop.
         self.losses: list[Task] = []
         self.loop = LoopThread("kdist-control")
 

@@ -156,7 +156,7 @@ class CallbackBridge:
                 {
                     "weights": changed,
                     "learning_rate": self.view.settable_learning_rate,
-                    "stop": self.stop_training,
+                    "stop_training": self.stop_training,
                 }
             )
         )
@@ -169,7 +169,7 @@ class CallbackBridge:
             return
         if decision["learning_rate"] is not None:
             self.view.set_learning_rate(decision["learning_rate"])
-        self._model.stop_training = decision["stop"]
+        self._model.stop_training = decision["stop_training"]
 
 
 _ALL_HOOKS = (

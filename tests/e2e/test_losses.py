@@ -82,7 +82,7 @@ def test_a_lost_task_that_is_needed_ends_the_run_and_is_named(started, argv, tas
 
 @pytest.mark.parametrize(
     ("argv", "name", "code"),
-    [(PS, "SIGTERM", 143), (MULTIWORKER, "SIGINT", 130)],
+    [(PS, "SIGINT", 130), (MULTIWORKER, "SIGTERM", 143)],
     ids=["ps", "multiworker"],
 )
 def test_a_stopped_run_saves_what_it_has(started, argv, name, code):
