@@ -25,6 +25,7 @@ from kdist.launch.plan import LaunchPlan, PlannedTask, build_plan
 from kdist.launch.plan_text import render_plan
 from kdist.launch.ports import find_free_ports
 from kdist.launch.request import Console, NullLink, TaskRequest
+from kdist.records.run_folder import refuse_used
 
 
 def run(composition: Composition, environ: MutableMapping[str, str], *, started_at_s: float) -> int:
@@ -66,6 +67,8 @@ def run(composition: Composition, environ: MutableMapping[str, str], *, started_
         sys.stdout.flush()
         if not config.plan.model:
             return 0
+    if config.command == "train" and not composition.is_default_dir:
+        refuse_used(composition.run_dir)
     requests = [
         _request(plan, planned, composition, is_local=membership is None, started_at_s=started_at_s)
         for planned in plan.tasks

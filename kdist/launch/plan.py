@@ -92,6 +92,7 @@ def build_plan(
         spec = membership.spec
     own_task = membership.task if membership else None
     devices = _devices_of(config, traits, spec, own_task, num_accelerators)
+    _refuse_split_workers(config, traits, spec, num_accelerators)
     num_replicas = sum(num for task, (num, _) in devices.items() if task.type in traits.trains_on)
     first_replica, tasks = 0, []
     for task in spec.tasks():
@@ -121,6 +122,19 @@ def build_plan(
         batch_size=config.data.batch_size,
         notes=tuple(_notes(traits, membership, tasks, num_accelerators, typed_keys)),
     )
+
+
+def _refuse_split_workers(
+    config: Config, traits: StrategyTraits, spec: ClusterSpec, num_accelerators: int
+) -> None:
+    """Refuse several CPU replicas in each of several workers, which TensorFlow does not have."""
+    num_devices = config.strategy.devices or 1
+    is_clustered = traits.is_clustered and spec.is_distributed
+    if is_clustered and traits.replicas_are_devices and num_devices > 1 and not num_accelerators:
+        raise ConfigError(
+            f"Without accelerators a worker has one replica. Received: strategy={traits.name}, "
+            f"strategy.devices={num_devices}. Use more workers (cluster.workers) instead."
+        )
 
 
 def _local_spec(config: Config, traits: StrategyTraits, find_ports: FindPorts) -> ClusterSpec:

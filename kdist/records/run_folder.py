@@ -171,9 +171,19 @@ def _create(path: Path, config_yaml: str, exclusive: bool) -> RunFolder:
 
 
 def _refuse_taken(folder: RunFolder, exclusive: bool) -> None:
-    if exclusive and folder.holds_run():
+    if exclusive:
+        refuse_used(folder.path)
+
+
+def refuse_used(path: Path | str) -> None:
+    """Refuse a folder in which a run has written; it may still be taken a moment later.
+
+    Raises:
+        RunFolderTakenError: (a ConfigError) If it holds a run.
+    """
+    if RunFolder(Path(path)).holds_run():
         raise RunFolderTakenError(
-            f"The run folder already holds a run. Received: {folder.path}. Choose another one "
+            f"The run folder already holds a run. Received: {path}. Choose another one "
             "(hydra.run.dir=...), or remove it."
         )
 
