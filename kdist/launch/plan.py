@@ -1,6 +1,6 @@
 """What a launch consists of: tasks, addresses, devices and batch shares. Decisions only."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from kdist.cluster.choose import Choice, check_cluster_fits
@@ -92,7 +92,7 @@ def build_plan(
         spec = membership.spec
     own_task = membership.task if membership else None
     devices = _devices_of(config, traits, spec, own_task, num_accelerators)
-    _refuse_split_workers(config, traits, spec, num_accelerators)
+    _refuse_split_workers(traits, spec, own_task, devices)
     num_replicas = sum(num for task, (num, _) in devices.items() if task.type in traits.trains_on)
     first_replica, tasks = 0, []
     for task in spec.tasks():
@@ -125,16 +125,21 @@ def build_plan(
 
 
 def _refuse_split_workers(
-    config: Config, traits: StrategyTraits, spec: ClusterSpec, num_accelerators: int
+    traits: StrategyTraits,
+    spec: ClusterSpec,
+    own_task: Task | None,
+    devices: Mapping[Task, tuple[int, tuple[int, ...]]],
 ) -> None:
     """Refuse several CPU replicas in each of several workers, which TensorFlow does not have."""
-    num_devices = config.strategy.devices or 1
-    is_clustered = traits.is_clustered and spec.is_distributed
-    if is_clustered and traits.replicas_are_devices and num_devices > 1 and not num_accelerators:
-        raise ConfigError(
-            f"Without accelerators a worker has one replica. Received: strategy={traits.name}, "
-            f"strategy.devices={num_devices}. Use more workers (cluster.workers) instead."
-        )
+    if not (traits.is_clustered and traits.replicas_are_devices and spec.is_distributed):
+        return
+    for task, (num_devices, accelerators) in devices.items():
+        if num_devices > 1 and not accelerators and own_task in (None, task):
+            raise ConfigError(
+                f"On the CPU a worker has one replica. Received: strategy={traits.name}, "
+                f"strategy.devices={num_devices}, too few accelerators. Use more workers "
+                "(cluster.workers) instead."
+            )
 
 
 def _local_spec(config: Config, traits: StrategyTraits, find_ports: FindPorts) -> ClusterSpec:
@@ -199,7 +204,9 @@ def _computes(traits: StrategyTraits, task: Task) -> bool:
 
 
 def _share(num_rows: int, num_replicas: int, replica: int) -> int:
-    """Return how many rows of a global batch one replica gets."""
+    """Return how many rows of a global batch one replica counts for."""
+    if num_rows < num_replicas:
+        return num_rows if replica == 0 else 0
     return (replica + 1) * num_rows // num_replicas - replica * num_rows // num_replicas
 
 

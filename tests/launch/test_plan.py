@@ -103,12 +103,13 @@ def test_one_process_needs_no_ports(strategy):
         (64, 2, 1, [(32,), (32,)]),
         (64, 3, 1, [(21,), (21,), (22,)]),
         (7, 2, 2, [(1, 2), (2, 2)]),
-        (1, 2, 1, [(0,), (1,)]),
+        (1, 2, 1, [(1,), (0,)]),
     ],
 )
 def test_a_global_batch_is_shared_without_loss(batch_size, workers, devices, rows):
     plan = plan_of(
         "multiworker",
+        num_accelerators=4,
         of={"devices": devices},
         cluster={"workers": workers},
         data={"batch_size": batch_size},
@@ -126,7 +127,6 @@ def test_a_global_batch_is_shared_without_loss(batch_size, workers, devices, row
         ("mirrored", 1, {"of": {"devices": 2}}, [()]),
         ("multiworker", 4, {}, [(0, 1), (2, 3)]),
         ("multiworker", 1, {}, [(), ()]),
-        ("multiworker", 3, {"of": {"devices": 2}}, [(), ()]),
         ("ps", 2, {"cluster": {"ps": 1}}, [(), (0,), (1,), ()]),
         ("ps", 1, {"cluster": {"ps": 1}}, [(), (), (), ()]),
     ],
@@ -182,3 +182,8 @@ def test_what_this_machine_cannot_run_is_refused(strategy, content, said):
 def test_a_cluster_that_does_not_fit_is_refused():
     with pytest.raises(ConfigError, match=r"no cluster\.ps"):
         plan_of("ps", member("worker", worker=2))
+
+
+def test_several_cpu_replicas_in_a_worker_are_refused():
+    with pytest.raises(ConfigError, match="On the CPU a worker has one replica"):
+        plan_of("multiworker", num_accelerators=3, of={"devices": 2})
