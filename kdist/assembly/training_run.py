@@ -3,9 +3,7 @@
 import contextlib
 import pickle
 import sys
-import time
 from collections.abc import Iterator
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +15,7 @@ from kdist.assembly.cluster_link import ClusterLink
 from kdist.assembly.engine import Engine, make_engine
 from kdist.assembly.facts import opening_facts
 from kdist.assembly.failures import as_kdist_error, with_lost_peer
+from kdist.assembly.result_content import beginning, ending
 from kdist.assembly.signals import EXIT_CODES, StopSignals
 from kdist.cluster.task import Task, TaskType
 from kdist.cluster.traits import StrategyTraits
@@ -27,7 +26,7 @@ from kdist.distribute.strategies import make_strategy
 from kdist.errors import KdistError
 from kdist.launch.request import LauncherLink, TaskRequest
 from kdist.records.events import EventLog
-from kdist.records.result import COMPLETED, FAILED, STOPPED, blank_result, write_result
+from kdist.records.result import COMPLETED, FAILED, STOPPED, write_result
 from kdist.records.run_folder import RunFolder
 from kdist.training.callback_bridge import CallbackBridge
 from kdist.training.report.console import ConsoleReport
@@ -142,7 +141,15 @@ class TrainingRun:
                 trainer = self._trainer(
                     engine, bridge, plan, sources, reporter=report, on_epoch=_recorder(events)
                 )
-                result = self._result(plan, folder, sources)
+                result = beginning(
+                    self._config,
+                    self._traits,
+                    self._spec,
+                    plan,
+                    num_replicas=self._num_replicas,
+                    warnings=sources.notes,
+                    run_dir=folder.path,
+                )
                 with self._recorded_failure(result, trainer, report, folder, events):
                     state = trainer.run()
                     save_model(model, engine.loop.store, bridge.view, folder.model_keras)
@@ -200,48 +207,15 @@ class TrainingRun:
     ) -> None:
         """Fill in what training came to, and write curves.png and result.json."""
         report.finish()
-        best = report.best()
-        result |= {
-            "batches_seen": state.batches_seen,
-            "global_step": state.num_updates,
-            "examples_seen": state.examples_seen,
-            "metrics": state.metrics,
-            "best": {**best, "checkpoint": None} if best else None,
-            "seconds": self._seconds(state),
-            "workers_lost": self._cluster.num_workers_lost,
-            "warnings": [*result["warnings"], *report.warnings],
-        }
-        if state.final_metrics:
-            result["final_metrics"] = state.final_metrics
-        if state.timed_s > 0:
-            result["steps_per_second"] = state.timed_steps / state.timed_s
-            per_step = state.examples_seen / max(1, state.batches_seen)
-            result["examples_per_second"] = result["steps_per_second"] * per_step
+        result |= ending(
+            state,
+            best=report.best(),
+            started_at_s=self._request.started_at_s,
+            num_workers_lost=self._cluster.num_workers_lost,
+            warnings=[*result["warnings"], *report.warnings],
+        )
         result.update(write_result(folder.result_json, result))
         events.write("run_ended", status=result["status"])
-
-    def _seconds(self, state: TrainingState) -> dict[str, float | None]:
-        started = self._request.started_at_s
-        startup = None
-        if state.first_step_at_s is not None:
-            startup = time.time() - (time.monotonic() - state.first_step_at_s) - started
-        return {"total": time.time() - started, "startup": startup, "train": state.train_s}
-
-    def _result(self, plan: TrainingPlan, folder: RunFolder, sources: Sources) -> dict[str, Any]:
-        traits = self._traits
-        return blank_result(
-            strategy=traits.name,
-            replication=traits.replication,
-            update=traits.update,
-            cluster={str(kind): self._spec.num(kind) for kind in TaskType},
-            num_replicas=self._num_replicas,
-            global_batch_size=self._config.data.batch_size,
-            epochs=plan.epochs,
-            steps_per_epoch=plan.steps_per_epoch,
-            warnings=list(sources.notes),
-            run_dir=str(folder.path),
-            versions={name: version(name) for name in ("kdist", "tensorflow", "keras")},
-        )
 
     def _trainer(
         self,

@@ -40,7 +40,7 @@ def test_noise_is_dropped_however_the_output_is_cut(size):
     for start in range(0, len(text), size):
         chief.feed(text[start : start + size])
     chief.close()
-    assert "".join(written) == f"WARNING: mine\n50%\r60%\r\nEpoch 1\n2026 rows\nend"
+    assert "".join(written) == "WARNING: mine\n50%\r60%\r\nEpoch 1\n2026 rows\nend"
 
 
 def test_a_progress_bar_is_not_held_back():
