@@ -27,6 +27,9 @@ from kdist.launch.ports import find_free_ports
 from kdist.launch.request import Console, TaskRequest
 from kdist.records.result import read_result
 
+_INTERRUPTED = 130
+_STOPPED = (_INTERRUPTED, 143)
+
 
 @dataclass(frozen=True)
 class Result:
@@ -106,6 +109,8 @@ def fit(
     Raises:
         ConfigError: If something cannot work; nothing was started then, or nothing trained.
         TrainingError: If training failed; the message names the task.
+        KeyboardInterrupt: If Ctrl-C came before training began; later, it stops training, and the
+            result's status is `stopped`.
     """
     started_at_s = time.time()
     objects = _objects(
@@ -166,7 +171,9 @@ def fit(
         for planned in plan.tasks
     ]
     ended = run_tasks(requests)
-    if ended.exit_code != 0 or ended.run_dir is None:
+    if ended.exit_code == _INTERRUPTED and ended.run_dir is None:
+        raise KeyboardInterrupt
+    if ended.exit_code not in (0, *_STOPPED) or ended.cause is not None or ended.run_dir is None:
         raise _error(ended.exit_code, ended.cause)
     return Result(
         ended.run_dir,

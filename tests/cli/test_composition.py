@@ -227,6 +227,17 @@ def test_evaluate_meets_the_data_of_its_run_unless_told_otherwise(
     assert tree.seed == (5 if target == "my.load" else 0)
 
 
+@pytest.mark.parametrize(
+    ("typed", "loss"), [([], "my.loss"), (["data=synthetic"], "my.loss"), (["loss=mse"], "mse")]
+)
+def test_evaluate_knows_the_loss_and_metrics_of_its_run(typed, loss, tmp_path):
+    saved = compose("loss=my.loss", "metrics=[my.hits]").tree
+    (tmp_path / "config.yaml").write_text(yaml_without_secrets(saved))
+    composition = compose("command=evaluate", f"run={tmp_path}", *typed)
+    tree = with_data_of_run(composition.tree, composition.typed_keys)
+    assert (tree.loss, list(tree.metrics)) == (loss, ["my.hits"])
+
+
 def test_a_run_without_a_configuration_changes_nothing(tmp_path):
     composition = compose("command=evaluate", f"run={tmp_path / 'model.keras'}")
     assert with_data_of_run(composition.tree, ()) is composition.tree

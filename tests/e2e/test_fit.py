@@ -42,6 +42,11 @@ def test_the_model_comes_back(answers):
     assert answers["own loss"][1] == [5, 2]
 
 
+def test_ctrl_c_stops_training_and_returns_what_there_is(answers):
+    assert answers["stopped"]["status"] == "stopped"
+    assert 0 < answers["stopped"]["batches_seen"] < 8 * 100_000
+
+
 def test_the_script_runs_once(script):
     assert script.stdout.count("strategy=ps: as configured") == 1
 

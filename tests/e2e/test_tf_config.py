@@ -26,6 +26,7 @@ def test_parameter_servers_and_workers_end_with_their_chief(bench):
         command.wait(10)
     assert {c.code for c in (chief, *commands.values())} == {0}
     assert leftovers(chief, *commands.values()) == {}
+    assert chief.stderr == ""
     assert [path.name for path in bench.folder.iterdir() if path.is_dir()] == ["run"]
     assert [commands[name].stdout for name in others] == ["", "", ""]
     result = Run(bench.folder / "run").result

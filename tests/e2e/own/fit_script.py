@@ -1,5 +1,9 @@
 # A user's script: no main guard, lambdas and closures, everything defined right here.
 import json
+import os
+import signal
+import threading
+import time
 
 import keras
 import numpy as np
@@ -87,4 +91,17 @@ answers["batch size"] = raised(batch_size=0)
 answers["strategy"] = raised(strategy="sync")
 answers["lock"] = raised(make_data=(lambda lock: lambda: lock)(__import__("threading").Lock()))
 answers["folder"] = raised(run_dir=single.run_dir)
+
+
+def interrupt_when_training(folder):
+    while not os.path.exists(os.path.join(folder, "metrics.csv")):
+        time.sleep(0.02)
+    os.kill(os.getpid(), signal.SIGINT)
+
+
+threading.Thread(target=interrupt_when_training, args=["stopped"], daemon=True).start()
+halted = kdist.fit(
+    build, make_data, strategy="single", epochs=100_000, run_dir="stopped", **options
+)
+answers["stopped"] = told(halted)
 print(json.dumps(answers))
