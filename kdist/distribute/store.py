@@ -151,6 +151,8 @@ class ReplicatedStore:
             return
         for variable in [*(b.value for b in self.buckets), self.states, *self.int_states]:
             value = np.asarray(variable.numpy())
+            if not value.size:  # A collective of nothing crashes the process.
+                continue
             mine = value if self._is_first_worker else np.zeros_like(value)
             variable.assign(self.add_over_workers(mine))
 

@@ -4,56 +4,18 @@ All runs share one launcher process and its warm fork server, so each costs a se
 """
 
 import json
-import multiprocessing
 import os
-import shutil
-from pathlib import Path
 
-import numpy as np
 import pytest
 
-from kdist.cli import main
-from kdist.launch import forkserver
 from kdist.records.run_folder import RunFolder
 
 from .kit import Run
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(120)]
 
-OWN = Path(__file__).parent / "own" / "my_pkg.py"
 QUICK = ("strategy=single", "data=synthetic", "epochs=1")
 TWO_WORKERS = ("strategy=multiworker", "cluster.workers=2", *QUICK[1:])
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _own_forkserver():
-    forkserver.end()
-    kept = dict(os.environ)
-    os.environ.pop("TF_CONFIG", None)
-    os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
-    yield
-    forkserver.end()
-    os.environ.clear()
-    os.environ.update(kept)
-
-
-@pytest.fixture
-def kdist(tmp_path, monkeypatch, capfd):
-    """Run a command in a folder that holds my_pkg; return exit code, stdout and stderr."""
-    shutil.copy(OWN, tmp_path)
-    monkeypatch.chdir(tmp_path)
-    np.savez("unequal.npz", x=np.zeros((5, 2)), y=np.zeros(4))
-    np.savez("flat.npz", x=np.zeros(()), y=np.zeros(4))
-    np.savez("texts.npz", x=np.array(["a", "b"]), y=np.zeros(2))
-    Path("empty.npz").touch()
-    Path("file").touch()
-
-    def run(*argv):
-        code = main([str(entry) for entry in argv])
-        assert multiprocessing.active_children() == []
-        return code, *capfd.readouterr()
-
-    return run
 
 
 @pytest.mark.parametrize(

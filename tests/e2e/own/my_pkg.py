@@ -98,3 +98,10 @@ class StopsOnFile(keras.callbacks.Callback):
 
 def build_for_five():
     return keras.Sequential([keras.Input((5,)), keras.layers.Dense(10, activation="softmax")])
+
+
+class ZeroesWeights(keras.callbacks.Callback):
+    """Sets all weights to zero after every batch."""
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.model.set_weights([weight * 0 for weight in self.model.get_weights()])
