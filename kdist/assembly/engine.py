@@ -14,7 +14,13 @@ from kdist.distribute import keras_adapter
 from kdist.distribute.coordinator_loop import CoordinatorLoop
 from kdist.distribute.data import ArraySource, BatchSource, check_labels
 from kdist.distribute.inner_loop import InnerLoop
-from kdist.distribute.layout import BucketLayout, VariableInfo, plan_buckets
+from kdist.distribute.layout import (
+    FLAT_BUCKET_BYTES,
+    SERVER_BUCKET_BYTES,
+    BucketLayout,
+    VariableInfo,
+    plan_buckets,
+)
 from kdist.distribute.optimizer import can_flatten, inner_optimizer
 from kdist.distribute.own_step_loop import OwnStepLoop
 from kdist.distribute.probe import has_own_steps, probe_training_step, refuse_custom_steps
@@ -179,6 +185,7 @@ def plan_layout(config: Config, structure: ModelStructure, *, num_servers: int) 
         can_flatten=can_flatten(structure.model.optimizer),
         num_servers=max(1, num_servers),
         placement=config.strategy.placement,
+        flat_bucket_bytes=SERVER_BUCKET_BYTES if num_servers else FLAT_BUCKET_BYTES,
     )
 
 

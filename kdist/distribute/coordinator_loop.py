@@ -6,29 +6,25 @@ that the coordinator runs again after a worker was lost neither loses nor repeat
 """
 
 import time
-import zlib
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from kdist.distribute.compute import Share, StepCompute, StepValues
 from kdist.distribute.data.array_source import ArraySource
 from kdist.distribute.data.source import BatchSource
 from kdist.distribute.evaluation import EpochLogs
 from kdist.distribute.inner_loop import OnProgress
 from kdist.distribute.layout import BucketLayout
-from kdist.distribute.lookups import find_tables
-from kdist.distribute.server_store import WINDOW, ServerStore
+from kdist.distribute.resident_data import ResidentData
+from kdist.distribute.server_step import ServerStep
+from kdist.distribute.server_store import WINDOW
 from kdist.distribute.shares import WorkerShare
-from kdist.distribute.signatures import share_specs, step_seeds, value_specs
 from kdist.distribute.structure import ModelStructure
 
 POLL_S = 0.005
 PROGRESS_EVERY_S = 0.5
-# Arrays up to this size travel to the workers once, inside a graph (whose limit is 2 GB).
-RESIDENT_BYTES = 1 << 30
 FED_AHEAD = 4
 UNROLLED_STEPS = 10
 
@@ -60,30 +56,19 @@ class CoordinatorLoop:
             jit_compile: Whether XLA compiles the compute.
             check_cluster: Called while waiting; raises when waiting has no sense any more.
         """
-        self.structure = structure
         self.num_workers = num_workers
         self._coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
         self._check_cluster = check_cluster
         self._source = source
-        x_spec = source.element_spec[0]
-        self._lookups = find_tables(structure, layout, x_spec)
-        self.compute = StepCompute(structure, layout, lookups=self._lookups)
-        devices = [f"/job:ps/replica:0/task:{i}/device:CPU:0" for i in range(layout.num_servers)]
-        self.store = ServerStore(structure, layout, self.compute.aux, devices)
-        self.logs = EpochLogs(structure, self.compute.aux)
-        values = value_specs(structure, layout, self._lookups)
-        self._train_fn = tf.function(
-            self.compute.train, jit_compile=jit_compile, autograph=False
-        ).get_concrete_function(
-            values, share_specs(structure, source.element_spec), tf.TensorSpec([], tf.float32)
+        self._step = ServerStep(
+            structure, layout, batch_spec=source.element_spec, jit_compile=jit_compile
         )
-        self._evaluate_fn: Any = None
+        self.store = self._step.store
+        self.logs = EpochLogs(structure, self._step.aux)
+        self._data = ResidentData(self._coordinator, structure, self.store)
         self._fed_dispatch_fn: Any = None
         self._fed: Any = None
         self._dispatch_fns: dict[int, Any] = {}
-        self._resident: dict[int, Any] = {}
-        self._model_reads = -1
-        self._frozen_fingerprint: list[int] = []
         self._evaluation_fns: dict[int, Any] = {}
         self._num_evaluated = 0
 
@@ -99,7 +84,7 @@ class CoordinatorLoop:
         done = 0
         while done < num_steps:
             size = min(num_steps - done, WINDOW // 2)
-            if self._is_resident(self._source):
+            if self._data.holds(self._source):
                 self._schedule_ids(first_step + done, size, steps_per_call)
             else:
                 self._schedule_batches(first_step + done, size)
@@ -110,7 +95,7 @@ class CoordinatorLoop:
         return done
 
     def _schedule_ids(self, first_step: int, num_steps: int, steps_per_call: int) -> None:
-        iterator = self._worker_data(self._source)
+        iterator = self._data.iterator(self._source)
         for offset in range(0, num_steps, steps_per_call):
             count = min(steps_per_call, num_steps - offset)
             if count not in self._dispatch_fns:
@@ -125,7 +110,7 @@ class CoordinatorLoop:
             self._fed_dispatch_fn = self._trace_fed_dispatch()
         if self._fed is None:
             self._fed = iter(self._source.dataset(first_step, WorkerShare(), repeat=True))
-        iterator = self._worker_data(None)
+        iterator = self._data.iterator(None)
         applied_before = int(self.store.num_applied.numpy())
         for index in range(num_steps):
             self._wait_for_room(index, applied_before)
@@ -163,7 +148,7 @@ class CoordinatorLoop:
 
         @tf.function
         def dispatch(iterator: Any, first_step: tf.Tensor) -> tf.Tensor:
-            arrays, frozen = self._open(iterator)
+            arrays, frozen = self._data.open(iterator)
             if num_blocks > 0:
                 for block in tf.range(num_blocks):
                     start = first_step + tf.cast(block, tf.int64) * UNROLLED_STEPS
@@ -177,99 +162,15 @@ class CoordinatorLoop:
     def _run_steps(self, first_step: tf.Tensor, num_steps: int, arrays: Any, frozen: Any) -> None:
         for index in range(num_steps):
             step_id = first_step + index
-            self._run_step(step_id, _gather(self._source, arrays, step_id), frozen)
+            self._step.train(step_id, _gather(self._source, arrays, step_id), frozen)
 
     def _trace_fed_dispatch(self) -> Any:
         @tf.function
         def dispatch(iterator: Any, step_id: tf.Tensor, batch: Any) -> tf.Tensor:
-            self._run_step(step_id, batch, self._open(iterator)[1])
+            self._step.train(step_id, batch, self._data.open(iterator)[1])
             return tf.constant(0)
 
         return dispatch
-
-    @_PLAIN
-    def _run_step(self, step_id: tf.Tensor, batch: Any, frozen: Any) -> None:
-        scale = self.store.read_loss_scale()
-        share = self._whole(batch)
-        values = self._values(step_seeds(self.structure, step_id, 0), frozen)
-        values, ids = self._with_rows(values, share.x, training=True)
-        contribution = self._train_fn(values, share, scale)
-        gradients = list(contribution.gradients)
-        for table, table_ids in zip(self._lookups.tables, ids, strict=True):
-            gradients[table.bucket_index] = _by_id(gradients[table.bucket_index], table_ids)
-        self.store.push(step_id, gradients, contribution.aux, scale)
-
-    @_PLAIN
-    def _with_rows(
-        self, values: StepValues, x: Any, *, training: bool
-    ) -> tuple[StepValues, list[tf.Tensor]]:
-        """Fetch the rows that this batch reads of each table.
-
-        Returns:
-            The values, with unique rows in place of tables, and the ids of those rows by table.
-        """
-        if not self._lookups.tables:
-            return values, []
-        buckets, positions, unique_ids = list(values.buckets), [], []
-        for table, calls in zip(
-            self._lookups.tables,
-            self.compute.looked_up_ids(values, x, training=training),
-            strict=True,
-        ):
-            ids, where = tf.unique(tf.concat(calls, 0))
-            buckets[table.bucket_index] = self.store.look_up(table.bucket_index, ids)
-            positions.append(tf.split(where, [tf.size(call) for call in calls], num=len(calls)))
-            unique_ids.append(ids)
-        return values._replace(buckets=buckets, positions=positions), unique_ids
-
-    def _values(self, seeds: list[tf.Tensor], frozen: Any) -> StepValues:
-        return StepValues(
-            buckets=self.store.read_buckets(leave_out=self._lookups.bucket_indices),
-            float_states=self.store.read_states(),
-            int_states=[],
-            seeds=seeds,
-            frozen=list(frozen),
-            positions=[],
-        )
-
-    @_PLAIN
-    def _whole(self, batch: Any) -> Share:
-        x, y, sample_weight, num_rows = batch
-        one = tf.ones((), tf.float32)
-        terms = tf.ones([len(self.structure.terms)], tf.float32)
-        return Share(x, y, sample_weight, tf.cast(num_rows, tf.float32), one, one, one, terms)
-
-    # data on the workers
-
-    def _is_resident(self, source: BatchSource) -> bool:
-        return isinstance(source, ArraySource) and source.num_bytes <= RESIDENT_BYTES
-
-    def _worker_data(self, source: BatchSource | None) -> Any:
-        """Return an iterator over what each worker keeps: (arrays, frozen values).
-
-        A data set that repeats one element hands out the same buffers again and again. It is made
-        once, and again after a callback wrote one of the frozen variables.
-        """
-        if self._model_reads != self.store.num_model_reads:
-            self._model_reads = self.store.num_model_reads
-            fingerprint = [zlib.crc32(v.numpy().tobytes()) for v in self.structure.frozen]
-            if fingerprint != self._frozen_fingerprint:
-                self._frozen_fingerprint = fingerprint
-                self._resident.clear()
-        if id(source) not in self._resident:
-            frozen = tuple(v.numpy() for v in self.structure.frozen)
-            arrays = source.arrays if isinstance(source, ArraySource) else ()
-
-            def dataset() -> tf.data.Dataset:
-                return tf.data.Dataset.from_tensors((arrays, frozen, 0)).repeat()
-
-            self._resident[id(source)] = iter(self._coordinator.create_per_worker_dataset(dataset))
-        return self._resident[id(source)]
-
-    @staticmethod
-    def _open(iterator: Any) -> tuple[Any, Any]:
-        arrays, frozen, _ = next(iterator)
-        return arrays, frozen
 
     # logs and evaluation
 
@@ -288,16 +189,11 @@ class CoordinatorLoop:
             limit = limit if limit is not None else _count_batches(source)
         else:
             limit = min(limit, source.batches_per_pass)
-        if self._evaluate_fn is None:
-            evaluate = tf.function(self.compute.evaluate, autograph=False)
-            self._evaluate_fn = evaluate.get_concrete_function(
-                value_specs(self.structure, self.compute.layout, self._lookups),
-                share_specs(self.structure, source.element_spec),
-            )
+        self._step.trace_evaluation(source.element_spec)
         self.store.evaluation_sums.assign(tf.zeros_like(self.store.evaluation_sums))
         base = self._num_evaluated
         self._num_evaluated += limit
-        if self._is_resident(source):
+        if self._data.holds(source):
             self._schedule_evaluation(source, base, limit)
         else:
             self._schedule_fed_evaluation(source, base, limit)
@@ -307,7 +203,7 @@ class CoordinatorLoop:
     def _schedule_evaluation(self, source: BatchSource, base: int, num_batches: int) -> None:
         if id(source) not in self._evaluation_fns:
             self._evaluation_fns[id(source)] = self._trace_evaluation(source)
-        iterator = self._worker_data(source)
+        iterator = self._data.iterator(source)
         size = max(1, -(-num_batches // (4 * self.num_workers)))
         for first in range(0, num_batches, size):
             self._coordinator.schedule(
@@ -318,7 +214,7 @@ class CoordinatorLoop:
     def _schedule_fed_evaluation(self, source: BatchSource, base: int, num_batches: int) -> None:
         if id(source) not in self._evaluation_fns:
             self._evaluation_fns[id(source)] = self._trace_fed_evaluation()
-        iterator = self._worker_data(None)
+        iterator = self._data.iterator(None)
         batches = source.dataset(0, WorkerShare(), repeat=False).take(num_batches)
         for index, batch in enumerate(batches):
             self._coordinator.schedule(
@@ -332,11 +228,11 @@ class CoordinatorLoop:
         def dispatch(
             iterator: Any, first: tf.Tensor, num_batches: tf.Tensor, base: tf.Tensor
         ) -> tf.Tensor:
-            arrays, frozen = self._open(iterator)
-            values = self._evaluation_values(frozen)
+            arrays, frozen = self._data.open(iterator)
+            values = self._step.values_to_evaluate(frozen)
             for index in tf.range(num_batches):
-                logged = self._evaluated(values, _gather(source, arrays, first + index))
-                self.store.record_evaluation(base + first + index, logged)
+                batch = _gather(source, arrays, first + index)
+                self._step.evaluate(base + first + index, values, batch)
             return tf.constant(0)
 
         return dispatch
@@ -344,23 +240,11 @@ class CoordinatorLoop:
     def _trace_fed_evaluation(self) -> Any:
         @tf.function
         def dispatch(iterator: Any, evaluation_id: tf.Tensor, batch: Any) -> tf.Tensor:
-            values = self._evaluation_values(self._open(iterator)[1])
-            logged = self._evaluated(values, batch)
-            self.store.record_evaluation(evaluation_id, logged)
+            values = self._step.values_to_evaluate(self._data.open(iterator)[1])
+            self._step.evaluate(evaluation_id, values, batch)
             return tf.constant(0)
 
         return dispatch
-
-    @_PLAIN
-    def _evaluated(self, values: StepValues, batch: Any) -> tf.Tensor:
-        share = self._whole(batch)
-        values, _ = self._with_rows(values, share.x, training=False)
-        return self._evaluate_fn(values, share)
-
-    @_PLAIN
-    def _evaluation_values(self, frozen: Any) -> StepValues:
-        seeds = step_seeds(self.structure, tf.constant(0, tf.int64), 0)
-        return self._values(seeds, frozen)
 
 
 @_PLAIN
@@ -369,11 +253,6 @@ def _gather(source: BatchSource, arrays: Any, batch_index: tf.Tensor) -> Any:
     assert isinstance(source, ArraySource)
     rows = source.rows_of(batch_index)
     return (*source.gather(arrays, rows), tf.shape(rows, out_type=tf.int64)[0])
-
-
-def _by_id(gradient: tf.IndexedSlices, ids: tf.Tensor) -> tf.IndexedSlices:
-    """Return a gradient whose indices count the unique rows of a step, with row ids instead."""
-    return tf.IndexedSlices(gradient.values, tf.gather(ids, gradient.indices), gradient.dense_shape)
 
 
 def _int64(*values: int) -> tuple[tf.Tensor, ...]:

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import keras
 import numpy as np
 
-from kdist.distribute.compute import AuxLayout
+from kdist.distribute.step_types import AuxLayout
 from kdist.distribute.structure import ModelStructure
 
 

@@ -11,6 +11,10 @@ from dataclasses import dataclass
 from kdist.errors import ConfigError
 
 LARGE_VARIABLE_BYTES = 256 * 1024
+# An update passes over a bucket and its slots a dozen times, so they should stay in the cache.
+FLAT_BUCKET_BYTES = 128 * 1024
+# On servers every bucket is a message in each direction as well.
+SERVER_BUCKET_BYTES = 1024 * 1024
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,6 +124,7 @@ def plan_buckets(
     num_servers: int = 1,
     placement: str = "greedy_bytes",
     large_variable_bytes: int = LARGE_VARIABLE_BYTES,
+    flat_bucket_bytes: int = FLAT_BUCKET_BYTES,
 ) -> BucketLayout:
     """Return the buckets of a model.
 
@@ -130,6 +135,7 @@ def plan_buckets(
         num_servers: Parameter servers to deal the buckets to; 1 for a store in the process.
         placement: A key of `PLACEMENTS`.
         large_variable_bytes: From this size on a variable is a bucket of its own.
+        flat_bucket_bytes: How large a shared bucket may grow.
 
     Raises:
         ConfigError: If the placement is unknown.
@@ -148,7 +154,8 @@ def plan_buckets(
             groups.append((server, [variable], False))
             continue
         key = (server, variable.dtype, variable.has_weight_decay)
-        if key not in shared:
+        filled = sum(v.num_bytes for v in shared.get(key, ()))
+        if key not in shared or filled + variable.num_bytes > flat_bucket_bytes:
             shared[key] = []
             groups.append((server, shared[key], True))
         shared[key].append(variable)

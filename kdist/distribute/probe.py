@@ -10,7 +10,7 @@ import keras
 import tensorflow as tf
 
 from kdist.distribute import keras_adapter
-from kdist.distribute.compute import none_if_empty
+from kdist.distribute.step_types import none_if_empty
 from kdist.distribute.structure import (
     ModelStructure,
     call_model,

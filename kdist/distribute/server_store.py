@@ -14,7 +14,6 @@ import numpy as np
 import tensorflow as tf
 
 from kdist.distribute import keras_adapter
-from kdist.distribute.compute import AuxLayout
 from kdist.distribute.layout import Bucket, BucketLayout
 from kdist.distribute.optimizer import (
     StoreOptimizer,
@@ -25,6 +24,7 @@ from kdist.distribute.optimizer import (
     split_members,
 )
 from kdist.distribute.packets import Packet, PacketLayout, Push
+from kdist.distribute.step_types import AuxLayout
 from kdist.distribute.store import pack_states, to_numpy, unpack_states, write_states
 from kdist.distribute.structure import ModelStructure
 from kdist.errors import ConfigError

@@ -6,9 +6,9 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from kdist.distribute.compute import NO_LOOKUPS, Share, StepValues
 from kdist.distribute.layout import BucketLayout
 from kdist.distribute.lookups import Lookups
+from kdist.distribute.step_types import NO_LOOKUPS, Share, StepValues
 from kdist.distribute.structure import ModelStructure
 
 _fold_in: Any = tf.random.experimental.stateless_fold_in  # pyright: ignore

@@ -13,10 +13,10 @@ import numpy as np
 import tensorflow as tf
 
 from kdist.distribute import keras_adapter
-from kdist.distribute.compute import StepValues
 from kdist.distribute.layout import Bucket, BucketLayout
 from kdist.distribute.optimizer import StoreOptimizer, build_store_optimizer, split_members
 from kdist.distribute.shares import WorkerShare
+from kdist.distribute.step_types import StepValues
 from kdist.distribute.structure import ModelStructure
 
 

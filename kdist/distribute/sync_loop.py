@@ -12,7 +12,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from kdist.distribute.compute import Contribution, Share, StepCompute, StepValues
+from kdist.distribute.compute import StepCompute
 from kdist.distribute.data.source import BatchSource
 from kdist.distribute.evaluation import EpochLogs
 from kdist.distribute.inner_loop import OnProgress
@@ -20,6 +20,7 @@ from kdist.distribute.layout import BucketLayout
 from kdist.distribute.loss_terms import VALID, WEIGHTS
 from kdist.distribute.shares import WorkerShare, replica_in_block_op
 from kdist.distribute.signatures import share_specs, step_seeds, value_specs
+from kdist.distribute.step_types import Contribution, Share, StepValues
 from kdist.distribute.store import ReplicatedStore
 from kdist.distribute.structure import ModelStructure
 
