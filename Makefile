@@ -34,7 +34,7 @@ check: $(VENV)/.installed-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright
-	$(BIN)/lint-imports
+	$(BIN)/lint-imports --no-cache
 
 bench: $(VENV)/.installed-dev
 	$(BIN)/python -m benchmarks

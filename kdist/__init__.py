@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from kdist.api import Result, fit  # pyright: ignore
 
-__version__ = "0.1.0"
+from kdist.version import __version__
+
 __all__ = ["Result", "__version__", "fit"]
 
 

@@ -3,6 +3,7 @@
 import os
 import sys
 import threading
+import time
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
@@ -98,6 +99,8 @@ class ChiefLink:
         self._has_error = threading.Event()
         self._notice_s = config.cluster.chief_lost_timeout_s + NOTICE_MARGIN_S
         self._is_over = False
+        self._lost_at_s: dict[Task, float] = {}
+        self._alone_limit_s = config.cluster.start_timeout_s
         self.num_workers_lost = 0
         can_rejoin = {TaskType.WORKER} if traits.needs_coordinator else set()
         self._control = ControlChief(
@@ -109,7 +112,7 @@ class ChiefLink:
             key=config.cluster.key,
             rejoins=can_rejoin,
             on_lost=self._lose,
-            on_rejoined=lambda task: self._tell("task_rejoined", task),
+            on_rejoined=self._regain,
         )
 
     def join(self) -> None:
@@ -134,9 +137,17 @@ class ChiefLink:
         return self._error
 
     def check(self) -> None:
-        """Raise if a task is lost that training cannot do without."""
+        """Raise if a task is lost that training cannot do without, or all workers for long."""
         if self._error is not None:
             raise self._error
+        lost_at_s = dict(self._lost_at_s)
+        is_alone = len(lost_at_s) == self._spec.num(TaskType.WORKER) > 0
+        if is_alone and time.monotonic() - max(lost_at_s.values()) > self._alone_limit_s:
+            names = ", ".join(str(task) for task in sorted(lost_at_s))
+            raise PeerLostError(
+                f"Gave up after {self._alone_limit_s:g} s (cluster.start_timeout_s) without a "
+                f"worker: {names} were lost and did not come back."
+            )
 
     def leave(self, exit_code: int) -> None:
         """Wait for the others to finish (if all went well), then tell how the run ended."""
@@ -151,12 +162,17 @@ class ChiefLink:
         for listener in self._listeners:
             listener(event, task)
 
+    def _regain(self, task: Task) -> None:
+        self._lost_at_s.pop(task, None)
+        self._tell("task_rejoined", task)
+
     def _lose(self, task: Task) -> None:
         if self._is_over:
             return
         self.num_workers_lost += task.type is TaskType.WORKER
         self._tell("task_lost", task)
         if self._traits.needs_coordinator and task.type is TaskType.WORKER:
+            self._lost_at_s[task] = time.monotonic()
             return
         error = PeerLostError(f"{task} ({self._spec.address(task)}) was lost.")
         self._error = error

@@ -118,14 +118,18 @@ def _cluster_link(
     return PeerLink(config, flat, request.spec, request.task, give_up)
 
 
+# What only concerns one task's messages, and the secret that signs them.
+_NOT_COMPARED = ("verbose", "debug", "cluster.key")
+
+
 def flattened(content: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Return nested keys as dotted keys; what only concerns one task's messages is left out."""
+    """Return nested keys as dotted keys: what all tasks must have alike."""
     flat: dict[str, Any] = {}
     for name, value in content.items():
         key = f"{prefix}{name}"
         if isinstance(value, Mapping) and value:
             flat.update(flattened(value, f"{key}."))
-        elif key not in ("verbose", "debug"):
+        elif key not in _NOT_COMPARED:
             flat[key] = value
     return flat
 

@@ -5,9 +5,9 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-import kdist
 from kdist.cluster.spec import ClusterSpec
 from kdist.cluster.task import Task
+from kdist.version import __version__
 
 FlatConfig = Mapping[str, Any]
 
@@ -18,7 +18,7 @@ _MAX_KEYS = 8
 
 def comparable(config_flat: FlatConfig, spec: ClusterSpec) -> dict[str, Any]:
     """Return everything that must be equal on all tasks: configuration, cluster, version."""
-    extra = {"TF_CONFIG cluster": spec.as_dict(), "kdist version": kdist.__version__}
+    extra = {"TF_CONFIG cluster": spec.as_dict(), "kdist version": __version__}
     return json.loads(json.dumps({**config_flat, **extra}, default=str))
 
 

@@ -61,7 +61,11 @@ class CoordinatorLoop:
         self._check_cluster = check_cluster
         self._source = source
         self._step = ServerStep(
-            structure, layout, batch_spec=source.element_spec, jit_compile=jit_compile
+            structure,
+            layout,
+            batch_spec=source.element_spec,
+            jit_compile=jit_compile,
+            compute_device=_accelerator_of(num_workers),
         )
         self.store = self._step.store
         self.logs = EpochLogs(structure, self._step.aux)
@@ -253,6 +257,13 @@ def _gather(source: BatchSource, arrays: Any, batch_index: tf.Tensor) -> Any:
     assert isinstance(source, ArraySource)
     rows = source.rows_of(batch_index)
     return (*source.gather(arrays, rows), tf.shape(rows, out_type=tf.int64)[0])
+
+
+def _accelerator_of(num_workers: int) -> str | None:
+    """Return the device that every worker computes on, if each of them shows an accelerator."""
+    devices = [tf.DeviceSpec.from_string(d.name) for d in tf.config.list_logical_devices("GPU")]
+    tasks = {device.task for device in devices if device.job == "worker"}
+    return "/device:GPU:0" if len(tasks) == num_workers else None
 
 
 def _int64(*values: int) -> tuple[tf.Tensor, ...]:

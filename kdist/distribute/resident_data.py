@@ -1,6 +1,5 @@
 """What each worker keeps for a whole training: arrays, and values that no step writes."""
 
-import zlib
 from typing import Any
 
 import tensorflow as tf
@@ -8,6 +7,7 @@ import tensorflow as tf
 from kdist.distribute.data.array_source import ArraySource
 from kdist.distribute.data.source import BatchSource
 from kdist.distribute.server_store import ServerStore
+from kdist.distribute.store import fingerprint
 from kdist.distribute.structure import ModelStructure
 
 # What is kept travels inside a graph, whose limit is 2 GB.
@@ -45,9 +45,9 @@ class ResidentData:
         frozen = self._structure.frozen
         if self._model_reads != self._store.num_model_reads:
             self._model_reads = self._store.num_model_reads
-            fingerprint = [zlib.crc32(v.numpy().tobytes()) for v in frozen]
-            if fingerprint != self._fingerprint:
-                self._fingerprint = fingerprint
+            current = fingerprint(frozen)
+            if current != self._fingerprint:
+                self._fingerprint = current
                 self._iterators.clear()
         if id(source) not in self._iterators:
             values = tuple(v.numpy() for v in frozen)

@@ -3,6 +3,7 @@
 The same code serves whoever drives the workers; it knows servers and tables, not dispatches.
 """
 
+import contextlib
 from typing import Any
 
 import tensorflow as tf
@@ -28,6 +29,7 @@ class ServerStep:
         *,
         batch_spec: tuple[Any, Any, Any],
         jit_compile: bool = False,
+        compute_device: str | None = None,
     ):
         """Create the store on the servers and trace the compute.
 
@@ -36,7 +38,10 @@ class ServerStep:
             layout: Buckets dealt to the parameter servers.
             batch_spec: `(x, y, sample_weight)` nests of `tf.TensorSpec` of the training data.
             jit_compile: Whether XLA compiles the compute.
+            compute_device: Where a worker computes, such as "/device:GPU:0"; `None` lets
+                TensorFlow choose.
         """
+        self._compute_device = compute_device
         self.structure = structure
         self._lookups = find_tables(structure, layout, batch_spec[0])
         self._compute = StepCompute(structure, layout, lookups=self._lookups)
@@ -64,7 +69,8 @@ class ServerStep:
         share = self._whole(batch)
         values = self._values(step_seeds(self.structure, step_id, 0), frozen)
         values, ids = self._with_rows(values, share.x, training=True)
-        contribution = self._train_fn(values, share, scale)
+        with self._on_compute_device():
+            contribution = self._train_fn(values, share, scale)
         gradients = list(contribution.gradients)
         for table, table_ids in zip(self._lookups.tables, ids, strict=True):
             gradients[table.bucket_index] = _by_id(gradients[table.bucket_index], table_ids)
@@ -88,7 +94,13 @@ class ServerStep:
         """Evaluate one batch and add its part to the store's evaluation sums, once for each id."""
         share = self._whole(batch)
         values, _ = self._with_rows(values, share.x, training=False)
-        self.store.record_evaluation(evaluation_id, self._evaluate_fn(values, share))
+        with self._on_compute_device():
+            logged = self._evaluate_fn(values, share)
+        self.store.record_evaluation(evaluation_id, logged)
+
+    def _on_compute_device(self) -> Any:
+        device = self._compute_device
+        return contextlib.nullcontext() if device is None else tf.device(device)
 
     @_PLAIN
     def _with_rows(

@@ -25,7 +25,7 @@ from kdist.distribute.optimizer import (
 )
 from kdist.distribute.packets import Packet, PacketLayout, Push
 from kdist.distribute.step_types import AuxLayout
-from kdist.distribute.store import pack_states, to_numpy, unpack_states, write_states
+from kdist.distribute.store import fingerprint, pack_states, to_numpy, unpack_states, write_states
 from kdist.distribute.structure import ModelStructure
 from kdist.errors import ConfigError
 
@@ -72,6 +72,7 @@ class ServerStore:
         self.layout = layout
         self.aux = aux
         self.num_model_reads = 0
+        self._frozen_fingerprint: list[int] = []
         template = structure.model.optimizer
         inner = inner_optimizer(template)
         self._scales_loss = inner is not template
@@ -276,11 +277,12 @@ class ServerStore:
                     self.structure.trainable[position].assign(value)
         if self.structure.float_states:
             write_states(self.structure.float_states, self.states.numpy())
+        self._frozen_fingerprint = fingerprint(self.structure.frozen)
 
     def read_from_model(self) -> bool:
         """Take over what somebody wrote into the model; return whether anything differed."""
         self.num_model_reads += 1
-        changed = False
+        changed = self._frozen_fingerprint != fingerprint(self.structure.frozen)
         for server in self.servers:
             for index, variable in zip(server.bucket_indices, server.buckets, strict=True):
                 bucket = self.layout.buckets[index]

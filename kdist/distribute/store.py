@@ -117,16 +117,22 @@ class ReplicatedStore:
         self._fingerprints = self._shared_fingerprints()
 
     def _shared_fingerprints(self) -> list[int]:
-        return [
-            zlib.crc32(to_numpy(variable).tobytes())
+        return fingerprint(self._shared())
+
+    def _shared(self) -> list[keras.Variable]:
+        """Return the variables that store and model have in common."""
+        own = [
+            variable
             for bucket, variable in zip(self.layout.buckets, self.buckets, strict=True)
             if not bucket.is_flat
         ]
+        return own + self.structure.frozen
 
     def read_from_model(self) -> bool:
         """Take over what somebody wrote into the model; return whether anything differed.
 
-        Large variables are shared with the model; a fingerprint taken by `write_to_model` tells.
+        Large and frozen variables are shared with the model; a fingerprint taken by
+        `write_to_model` tells.
         """
         changed = self._fingerprints != self._shared_fingerprints()
         for bucket, variable in zip(self.layout.buckets, self.buckets, strict=True):
@@ -149,7 +155,8 @@ class ReplicatedStore:
         """Replace this worker's values by the chief's; all workers call it together."""
         if self._num_workers == 1:
             return
-        for variable in [*(b.value for b in self.buckets), self.states, *self.int_states]:
+        shared = [v.value for v in (*self.buckets, *self.structure.frozen)]
+        for variable in [*shared, self.states, *self.int_states]:
             value = np.asarray(variable.numpy())
             if not value.size:  # A collective of nothing crashes the process.
                 continue
@@ -173,6 +180,11 @@ def _mirrored(variable: keras.Variable) -> tf.Variable:
         trainable=bool(variable.trainable),
         name=variable.name,
     )
+
+
+def fingerprint(variables: Sequence[keras.Variable]) -> list[int]:
+    """Return a checksum of each variable's value, to tell later whether somebody wrote it."""
+    return [zlib.crc32(to_numpy(variable).tobytes()) for variable in variables]
 
 
 def to_numpy(variable: Any) -> np.ndarray:

@@ -5,7 +5,6 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-import kdist
 from kdist.cluster.spec import ClusterSpec
 from kdist.cluster.task import TaskType
 from kdist.errors import KdistError
@@ -20,6 +19,7 @@ from kdist.records.result import (
     write_result,
 )
 from kdist.records.run_folder import RunFolder
+from kdist.version import __version__
 
 
 class Journal:
@@ -129,5 +129,5 @@ def known_facts(config: Mapping[str, Any], spec: ClusterSpec) -> dict[str, Any]:
         "cluster": {str(kind): spec.num(kind) for kind in TaskType},
         "epochs": config.get("epochs"),
         "steps_per_epoch": config.get("steps_per_epoch"),
-        "versions": {"kdist": kdist.__version__},
+        "versions": {"kdist": __version__},
     }

@@ -1,0 +1,1 @@
+"""Questions put to kdist, each with its command and its measured answer. Imports kdist."""
