@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 from kdist.distribute.data.source import BatchSource
 from kdist.distribute.inner_loop import InnerLoop, never_stop
@@ -133,6 +133,7 @@ class Trainer:
         self._stop_requested = stop_requested
         self._on_epoch = on_epoch
         self._clock = clock
+        self._pace = Pace(plan.steps_per_call, plan.replicas_in_flight, bridge.has_batch_hooks)
         self.state = TrainingState()
 
     def run(self) -> TrainingState:
@@ -143,10 +144,9 @@ class Trainer:
             self._run_epoch()
             if state.stop_reason is not None:
                 break
-        validated_weights = not self._bridge.weights_changed
         averaged = [optimizer.finalize() for optimizer in self._loop.store.optimizers]
         self._bridge.train_end(state.metrics)
-        if any(averaged) or self._bridge.weights_changed or not validated_weights:
+        if any(averaged) or self._bridge.weights_changed:
             state.final_metrics = self._evaluate() if self._validation is not None else {}
         return state
 
@@ -191,13 +191,12 @@ class Trainer:
 
     def _train_epoch(self, epoch: int, num_steps: int) -> float:
         """Run the steps of one epoch; return the seconds they took."""
-        state, plan = self.state, self._plan
-        pace = Pace(plan.steps_per_call, plan.replicas_in_flight, self._bridge.has_batch_hooks)
+        state = self.state
         begun, done = self._clock(), 0
         while done < num_steps and state.stop_reason is None:
-            size = min(pace.next_steps, num_steps - done)
+            size = min(self._pace.next_steps, num_steps - done)
             started = self._clock()
-            self._run_stretch(done, size)
+            sums = self._run_stretch(done, size)
             done += size
             state.batches_seen += size
             elapsed = self._clock() - started
@@ -206,14 +205,15 @@ class Trainer:
             else:
                 state.timed_steps += size
                 state.timed_s += elapsed
-            pace.observe(size, elapsed)
-            self._report(epoch, done, num_steps)
-            self._agree_to_stop(pace)
+            self._pace.observe(size, elapsed)
+            self._report(epoch, done, num_steps, sums)
+            self._agree_to_stop()
             if self._bridge.stop_training and self._bridge.has_batch_hooks:
                 break
         return self._clock() - begun
 
-    def _run_stretch(self, done: int, size: int) -> None:
+    def _run_stretch(self, done: int, size: int) -> Any:
+        """Run steps and return the epoch's sums so far: reading them waits for the last step."""
         plan, bridge = self._plan, self._bridge
         first = self.state.batches_seen
         calls = range(done, done + size, plan.steps_per_call)
@@ -221,30 +221,31 @@ class Trainer:
             for step in calls:
                 bridge.batch_begin(step)
         self._loop.train(first, size, steps_per_call=plan.steps_per_call, on_progress=never_stop)
+        sums = self._loop.read_logs()
         if bridge.has_batch_hooks:
-            logs = self._loop.logs.results(self._loop.read_logs())
+            logs = self._loop.logs.results(sums)
             for step in calls:
                 bridge.batch_end(min(step + plan.steps_per_call, done + size) - 1, logs)
+        return sums
 
-    def _agree_to_stop(self, pace: Pace) -> None:
+    def _agree_to_stop(self) -> None:
         """Let all tasks stop at one step; the chief's clock sets the length of stretches."""
         self._peers.check()
         decision = self._peers.agree(
             {
                 "stop": self._stop_requested(),
-                "steps": pace.next_steps,
+                "steps": self._pace.next_steps,
                 "stop_training": self._bridge.stop_training,
             }
         )
-        pace.next_steps = decision["steps"]
+        self._pace.next_steps = decision["steps"]
         self.state.stop_reason = decision["stop"]
         self._bridge.agree_on_stop(decision["stop_training"])
 
-    def _report(self, epoch: int, done: int, num_steps: int) -> None:
+    def _report(self, epoch: int, done: int, num_steps: int, sums: Any) -> None:
         if not self._reporter.is_progress_due:
             return
         state, plan = self.state, self._plan
-        sums = self._loop.read_logs()
         logs = {} if self._loop.logs.is_empty(sums) else self._loop.logs.results(sums)
         speed = state.timed_steps / state.timed_s if state.timed_s else None
         examples = self._loop.logs.num_examples(sums)
