@@ -22,12 +22,15 @@ train: $(VENV)/.installed
 	$(BIN)/python -m kdist
 
 # A process can connect to one cluster once, so tests/ps runs in a process of its own.
+# TensorFlow's devices and cluster are set once a process: two suites need one of their own.
 test: check
-	$(BIN)/python -m pytest -m "not slow" --ignore=tests/ps
+	$(BIN)/python -m pytest -m "not slow" --ignore=tests/engine --ignore=tests/ps
+	$(BIN)/python -m pytest -m "not slow" tests/engine
 	$(BIN)/python -m pytest -m "not slow" tests/ps
 
 test-all: check
-	$(BIN)/python -m pytest --ignore=tests/ps
+	$(BIN)/python -m pytest --ignore=tests/engine --ignore=tests/ps
+	$(BIN)/python -m pytest tests/engine
 	$(BIN)/python -m pytest tests/ps
 
 check: $(VENV)/.installed-dev

@@ -5,8 +5,9 @@ a hook, its moving averages if it keeps any; what a callback sets goes back to t
 mapped from buckets to variables only when a file is written.
 """
 
+import functools
 import types
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -122,21 +123,33 @@ class OptimizerView:
     def saves_state(self) -> Iterator[None]:
         """Let Keras save the clones' state as that of the model's optimizer, inside the block.
 
-        Values are fetched one variable at a time; nothing is held twice.
+        Nothing happens unless something is saved; then values are fetched one variable at a time,
+        and nothing is held twice.
         """
         outer = self._model.optimizer
         inner = inner_optimizer(outer)
-        mapping = SlotMapping(self._model, self._clones())
+        mapping = functools.cache(lambda: SlotMapping(self._model, self._clones()))
         for optimizer, is_inner in {
             id(outer): (outer, inner is outer),
             id(inner): (inner, True),
         }.values():
-            optimizer.save_own_variables = types.MethodType(mapping.writer(is_inner), optimizer)
+            optimizer.save_own_variables = types.MethodType(_writer(mapping, is_inner), optimizer)
         try:
             yield
         finally:
             for optimizer in {id(outer): outer, id(inner): inner}.values():
                 del optimizer.save_own_variables
+
+
+def _writer(mapping: Callable[[], "SlotMapping"], is_inner: bool) -> Any:
+    """Return a `save_own_variables(self, store)` for the outer or the inner optimizer."""
+
+    def save_own_variables(optimizer: Any, store: Any) -> None:
+        del optimizer
+        for name, value in mapping().values(is_inner):
+            store[name] = value
+
+    return save_own_variables
 
 
 class SlotMapping:
@@ -159,16 +172,6 @@ class SlotMapping:
             kinds[index] = kinds.get(index, 0) + 1
         self._outer = pattern
         self._inner = inner
-
-    def writer(self, is_inner: bool) -> Any:
-        """Return a `save_own_variables(self, store)` for the outer or the inner optimizer."""
-
-        def save_own_variables(optimizer: Any, store: Any) -> None:
-            del optimizer
-            for name, value in self.values(is_inner):
-                store[name] = value
-
-        return save_own_variables
 
     def values(self, is_inner: bool) -> Iterator[tuple[str, np.ndarray]]:
         """Yield ("0", value), ("1", value), ... as Keras' `save_own_variables` names them."""

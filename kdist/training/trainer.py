@@ -133,13 +133,14 @@ class Trainer:
         self._stop_requested = stop_requested
         self._on_epoch = on_epoch
         self._clock = clock
-        self._pace = Pace(plan.steps_per_call, plan.replicas_in_flight, bridge.has_batch_hooks)
         self.state = TrainingState()
 
     def run(self) -> TrainingState:
         """Train to the end of the plan, or until a callback or a signal stops it."""
         state, plan = self.state, self._plan
         self._bridge.train_begin()
+        has_hooks = self._bridge.has_batch_hooks
+        self._pace = Pace(plan.steps_per_call, plan.replicas_in_flight, has_hooks)
         while state.batches_seen < plan.total_steps and not self._bridge.stop_training:
             self._run_epoch()
             if state.stop_reason is not None:
