@@ -93,7 +93,7 @@ def make_engine(
     probe_training_step(structure, source.element_spec)
     _refuse_integer_states(structure, traits)
     _check_labels(model, source, y_pred)
-    notes = check_separable(structure, x, y, weights, y_pred, splits_batches=share.num_replicas > 1)
+    check_separable(structure, x, y, weights, y_pred, splits_batches=share.num_replicas > 1)
     if structure.has_synchronized_layers and config.jit_compile and num_replicas > 1:
         raise ConfigError(
             "jit_compile=true cannot compile BatchNormalization(synchronized=True), whose sums "
@@ -125,7 +125,7 @@ def make_engine(
             source=source,
             jit_compile=config.jit_compile,
         )
-    notes = [*notes, *_normalization_notes(model, num_replicas)]
+    notes = _normalization_notes(model, num_replicas)
     return Engine(loop=loop, structure=structure, layout=layout, notes=tuple(notes))
 
 
@@ -218,7 +218,7 @@ def _refuse_integer_states(structure: ModelStructure, traits: StrategyTraits) ->
 def _normalization_notes(model: keras.Model, num_replicas: int) -> list[str]:
     layers = [
         layer.name
-        for layer in model._flatten_layers()
+        for layer in keras_adapter.all_layers(model)
         if isinstance(layer, keras.layers.BatchNormalization) and not layer.synchronized
     ]
     if not layers or num_replicas == 1:

@@ -102,6 +102,19 @@ def keras_mask(tensor: Any) -> Any:
     return getattr(tensor, "_keras_mask", None)
 
 
+def attach_mask(tensor: Any, mask: Any) -> None:
+    """Attach a mask as Keras does, to a part of a tensor, say, which has lost its own."""
+    tensor._keras_mask = mask
+
+
+def all_layers(model: keras.Model) -> list[keras.Layer]:
+    """Return the model and every layer in it, at any depth.
+
+    Private because public `layers` lists the first level only, and nothing of a layer's own ones.
+    """
+    return list(model._flatten_layers())
+
+
 def rebind(variable: keras.Variable, value: tf.Variable) -> None:
     """Make `variable` a view of `value`, so that a large variable exists only once.
 
@@ -120,6 +133,17 @@ def own_iterations(optimizer: keras.optimizers.Optimizer) -> keras.Variable:
     return optimizer._iterations
 
 
+def learning_rate_setting(optimizer: keras.optimizers.Optimizer) -> Any:
+    """Return what decides the learning rate: a variable, a schedule, a function; or `None`.
+
+    Private because public `learning_rate` answers with a value where a schedule decides. `None`
+    for a `MultiOptimizer`, which holds a rate of 0 that it does not use, and refuses another.
+    """
+    if isinstance(optimizer, keras.optimizers.MultiOptimizer):
+        return None
+    return optimizer._learning_rate
+
+
 def ema_averages(optimizer: keras.optimizers.Optimizer) -> list[keras.Variable]:
     """Return the moving averages of a built optimizer with `use_ema=True`."""
     return list(optimizer._model_variables_moving_average)
@@ -129,21 +153,27 @@ def ema_averages(optimizer: keras.optimizers.Optimizer) -> list[keras.Variable]:
 def recorded_slots(optimizer: keras.optimizers.Optimizer) -> Iterator[list[tuple[Any, Any]]]:
     """Record (reference variable, slot) pairs while the optimizer is built inside the block.
 
-    Private because an optimizer does not say which variable a slot belongs to.
+    Those of the optimizers inside a `MultiOptimizer` are among them. Private because an optimizer
+    does not say which variable a slot belongs to.
     """
     recorded: list[tuple[Any, Any]] = []
-    original = optimizer.add_variable_from_reference
+    hooked = [optimizer, *getattr(optimizer, "optimizers", ())]
 
-    def record(reference_variable: Any, *args: Any, **kwargs: Any) -> Any:
-        slot = original(reference_variable, *args, **kwargs)
-        recorded.append((reference_variable, slot))
-        return slot
+    def recording(original: Callable[..., Any]) -> Callable[..., Any]:
+        def record(reference_variable: Any, *args: Any, **kwargs: Any) -> Any:
+            slot = original(reference_variable, *args, **kwargs)
+            recorded.append((reference_variable, slot))
+            return slot
 
-    optimizer.add_variable_from_reference = record
+        return record
+
+    for each in hooked:
+        each.add_variable_from_reference = recording(each.add_variable_from_reference)
     try:
         yield recorded
     finally:
-        del optimizer.add_variable_from_reference
+        for each in hooked:
+            del each.add_variable_from_reference
 
 
 def set_path(variable: keras.Variable, path: str, name: str) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from kdist.distribute import keras_adapter
 from kdist.distribute.layout import LARGE_VARIABLE_BYTES, BucketLayout
 from kdist.distribute.structure import ModelStructure, call_model
 
@@ -111,7 +112,7 @@ def find_tables(structure: ModelStructure, layout: BucketLayout, x_spec: Any) ->
         index = bucket.members[0].variable_index
         layers = tuple(
             layer
-            for layer in structure.model._flatten_layers()
+            for layer in keras_adapter.all_layers(structure.model)
             if type(layer) is keras.layers.Embedding
             and layer.trainable_variables
             and layer.trainable_variables[0] is structure.trainable[index]

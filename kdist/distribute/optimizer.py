@@ -42,6 +42,14 @@ def inner_optimizer(optimizer: keras.optimizers.Optimizer) -> keras.optimizers.O
     return optimizer
 
 
+def updating_optimizers(
+    optimizer: keras.optimizers.Optimizer,
+) -> tuple[keras.optimizers.Optimizer, ...]:
+    """Return the optimizers that do the updates: the ones inside a `MultiOptimizer`, or the one."""
+    inner = inner_optimizer(optimizer)
+    return tuple(getattr(inner, "optimizers", ())) or (inner,)
+
+
 def can_flatten(optimizer: keras.optimizers.Optimizer) -> bool:
     """Return whether this optimizer may update many variables as one vector."""
     inner = inner_optimizer(optimizer)
@@ -64,7 +72,7 @@ def clone_optimizer(
         custom: dict[str, Any] = {
             type(o).__name__: type(o) for o in (optimizer, inner_optimizer(optimizer))
         }
-        schedule = getattr(inner_optimizer(optimizer), "_learning_rate", None)
+        schedule = keras_adapter.learning_rate_setting(inner_optimizer(optimizer))
         if isinstance(schedule, keras.optimizers.schedules.LearningRateSchedule):
             custom[type(schedule).__name__] = type(schedule)
         with keras.saving.custom_object_scope(custom):
@@ -162,7 +170,7 @@ class StoreOptimizer:
 
     def finalize(self) -> bool:
         """Write moving averages over the weights if the optimizer keeps any; return whether."""
-        if not getattr(self.inner, "use_ema", False):
+        if not any(each.use_ema for each in updating_optimizers(self.optimizer)):
             return False
         self.optimizer.finalize_variable_values(self.buckets)
         return True

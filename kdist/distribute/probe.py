@@ -111,7 +111,7 @@ def _refuse_captured_variables(structure: ModelStructure, concrete: Any) -> None
     names = ", ".join(sorted({v.name for v in captured}))
     stateful = [
         layer.name
-        for layer in structure.model._flatten_layers()
+        for layer in keras_adapter.all_layers(structure.model)
         if getattr(layer, "stateful", False)
     ]
     hint = (

@@ -26,7 +26,7 @@ def check_separable(
     y_pred: Any,
     *,
     splits_batches: bool,
-) -> list[str]:
+) -> None:
     """Compare losses and metrics of some rows with those of their halves.
 
     Args:
@@ -37,15 +37,12 @@ def check_separable(
         y_pred: The model's outputs for them.
         splits_batches: Whether several replicas will share a batch.
 
-    Returns:
-        Sentences for the user.
-
     Raises:
         ConfigError: Naming the loss or metric that does not add up.
     """
     num_rows = int(keras.tree.flatten(y_pred)[0].shape[0])
     if num_rows < 2:
-        return []
+        return
     cut = num_rows // 2
     whole = (x, y, y_pred, sample_weight)
     halves = [_rows(whole, 0, cut), _rows(whole, cut, num_rows)]
@@ -53,7 +50,6 @@ def check_separable(
     if splits_batches:
         _check_loss(structure, whole, halves, cut / num_rows)
         _check_additional_losses(structure, whole, halves, cut / num_rows)
-    return []
 
 
 def _check_loss(structure: ModelStructure, whole: Any, halves: Sequence[Any], part: float) -> None:
@@ -116,15 +112,14 @@ def _check_metrics(structure: ModelStructure, whole: Any, halves: Sequence[Any])
             if not np.allclose(one, a + b, rtol=TOLERANCE, atol=TOLERANCE, equal_nan=True):
                 raise ConfigError(
                     "The state of a metric must add up over rows. "
-                    f"Received: {_name(slots, structure)}, whose state over two halves of a batch "
+                    f"Received: {_name(slots)}, whose state over two halves of a batch "
                     "is not the state over the whole. Update its variables by adding to them."
                 )
 
 
-def _name(slots: MetricSlots, structure: ModelStructure) -> str:
+def _name(slots: MetricSlots) -> str:
     inner = getattr(slots.metric, "metrics", None) or [slots.metric]
     names = [m.name for m in inner] if isinstance(inner, list) else [slots.metric.name]
-    del structure
     return ", ".join(names)
 
 
@@ -154,7 +149,7 @@ def _rows(batch: Any, lo: int, hi: int) -> Any:
         part = leaf[lo:hi]
         mask = keras_adapter.keras_mask(leaf)
         if mask is not None:
-            part._keras_mask = mask[lo:hi]
+            keras_adapter.attach_mask(part, mask[lo:hi])
         return part
 
     return keras.tree.map_structure(cut, batch, none_is_leaf=True)

@@ -22,6 +22,7 @@ from kdist.distribute.optimizer import (
     divide,
     inner_optimizer,
     split_members,
+    updating_optimizers,
 )
 from kdist.distribute.packets import Packet, PacketLayout, Push
 from kdist.distribute.step_types import AuxLayout
@@ -78,6 +79,12 @@ class ServerStore:
         self._scales_loss = inner is not template
         self._static_scale = inner.loss_scale_factor
         self._global_clipnorm = inner.global_clipnorm if len(devices) > 1 else None
+        parts = [each for each in updating_optimizers(template) if each is not inner]
+        if len(devices) > 1 and any(each.global_clipnorm for each in parts):
+            raise ConfigError(
+                "global_clipnorm inside a MultiOptimizer needs the whole gradient on one server. "
+                f"Received: cluster.ps={len(devices)}. Use cluster.ps=1 or clipnorm."
+            )
         if self._global_clipnorm and inner.gradient_accumulation_steps:
             raise ConfigError(
                 "global_clipnorm with gradient_accumulation_steps needs the whole gradient on one "
@@ -198,7 +205,8 @@ class ServerStore:
             finite = all_finite(gradients)
             gradients = [divide(gradient, loss_scale) for gradient in gradients]
         if self._global_clipnorm:
-            gradients, _ = tf.clip_by_global_norm(list(gradients), self._global_clipnorm)
+            scale = self._static_scale or 1.0  # The servers' optimizers divide by it afterwards.
+            gradients, _ = tf.clip_by_global_norm(list(gradients), self._global_clipnorm * scale)
         for index, server in enumerate(self.servers):
             mine = [gradients[i] for i in server.bucket_indices]
             self.push_to(index, Push(step_id, finite, mine, aux))

@@ -157,7 +157,7 @@ def analyse(model: keras.Model, y_pred: Any, *, carries_seeds: bool) -> ModelStr
         terms=() if has_own_loss else find_loss_terms(model, y_pred),
         has_own_loss=has_own_loss,
         has_synchronized_layers=any(
-            getattr(layer, "synchronized", False) for layer in model._flatten_layers()
+            getattr(layer, "synchronized", False) for layer in keras_adapter.all_layers(model)
         ),
     )
     for variable in _unique(model.non_trainable_variables):

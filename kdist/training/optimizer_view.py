@@ -92,7 +92,7 @@ class OptimizerView:
 
     @staticmethod
     def _rate_variable(optimizer: Any) -> Any:
-        rate = getattr(optimizer, "_learning_rate", None)
+        rate = keras_adapter.learning_rate_setting(optimizer)
         return rate if isinstance(rate, keras.Variable) else None
 
     def _clones(self) -> list[StoreOptimizer]:

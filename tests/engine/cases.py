@@ -255,6 +255,11 @@ def decaying():
     )
 
 
+def by_path():
+    optimizers = keras.optimizers.OptimizerMap(adam(), {".*kernel": sgd(clipnorm=0.5)})
+    return keras.optimizers.MultiOptimizer(optimizers)
+
+
 WEIGHTS = np.linspace(0.1, 3.0, len(X)).astype("float32")
 BINARY_Y = (Y > 0).astype("float32")[:, None]
 TOKENS, TAGS = tokens()
@@ -375,6 +380,7 @@ CASES: dict[str, Case] = {
         mirrored={"steps_per_execution": 4},
     ),
     "schedule": Case(build=dense(decaying), data=ROWS, replicas=2),
+    "two_optimizers": Case(build=dense(by_path), data=ROWS, replicas=2),
     "decay_with_exclusions": Case(build=dense(excluded_decay), data=ROWS, replicas=3),
     "metrics": Case(
         build=binary,

@@ -75,6 +75,38 @@ def test_masks_are_attached_to_outputs():
     assert keras_adapter.keras_mask(tf.zeros([2])) is None
 
 
+def test_a_mask_can_be_attached_again_to_a_part():
+    output = L.Embedding(5, 2, mask_zero=True)(np.array([[1, 0], [2, 3]]))
+    part = output[:1]
+    keras_adapter.attach_mask(part, keras_adapter.keras_mask(output)[:1])
+    np.testing.assert_array_equal(keras_adapter.keras_mask(part), [[True, False]])
+    dense = L.Dense(1)
+    dense.supports_masking = True
+    np.testing.assert_array_equal(keras_adapter.keras_mask(dense(part)), [[True, False]])
+
+
+def test_all_layers_are_found_at_any_depth():
+    inner = keras.Sequential([keras.Input((4,)), L.Dense(4, name="deep")])
+    wrapped = L.TimeDistributed(L.Dense(2, name="wrapped"))
+    model = keras.Sequential([keras.Input((3, 4)), L.TimeDistributed(inner), wrapped])
+    names = [layer.name for layer in keras_adapter.all_layers(model)]
+    assert {model.name, "deep", "wrapped"} <= set(names)
+    assert "deep" not in [layer.name for layer in model.layers]
+    shared = WithoutTraining()
+    assert shared.first in keras_adapter.all_layers(shared)
+
+
+def test_what_decides_the_learning_rate_is_told_apart():
+    schedule = keras.optimizers.schedules.ExponentialDecay(0.1, 3, 0.5)
+    assert keras_adapter.learning_rate_setting(keras.optimizers.SGD(schedule)) is schedule
+    plain = keras.optimizers.SGD(0.1)
+    assert keras_adapter.learning_rate_setting(plain) is plain.learning_rate
+    two = keras.optimizers.MultiOptimizer(
+        keras.optimizers.OptimizerMap(keras.optimizers.Adam(0.1), {".*kernel": plain})
+    )
+    assert keras_adapter.learning_rate_setting(two) is None
+
+
 def test_a_variable_becomes_a_view_of_another_value():
     variable = keras.Variable(np.zeros(3, "float32"))
     value = tf.Variable([1.0, 2.0, 3.0])
