@@ -9,13 +9,13 @@ from kdist.distribute.inner_loop import Store
 from kdist.training.optimizer_view import OptimizerView
 from kdist.training.peers import Peers
 
-# Callbacks of Keras whose batch hooks read logs only, never weights.
+# Callbacks of Keras that read logs only, never weights; a class of the user's derived from one of
+# them may do anything.
 _READ_LOGS_ONLY = (
     keras.callbacks.History,
     keras.callbacks.CSVLogger,
     keras.callbacks.TerminateOnNaN,
     keras.callbacks.ProgbarLogger,
-    keras.callbacks.TensorBoard,
 )
 _BATCH_HOOKS = ("on_train_batch_begin", "on_train_batch_end", "on_batch_begin", "on_batch_end")
 
@@ -24,6 +24,15 @@ def overrides(callback: keras.callbacks.Callback, hook: str) -> bool:
     """Return whether a callback (its class, or a LambdaCallback itself) brings its own hook."""
     own = getattr(type(callback), hook) is not getattr(keras.callbacks.Callback, hook)
     return own or hook in vars(callback)
+
+
+def may_touch_weights(callback: keras.callbacks.Callback, hook: str) -> bool:
+    """Return whether a hook of a callback may read or write weights, or stop training."""
+    if type(callback) is keras.callbacks.TensorBoard:
+        return hook == "on_epoch_end"  # Histograms of the weights.
+    return type(callback) not in _READ_LOGS_ONLY and any(
+        overrides(callback, name) for name in _same_hook(hook)
+    )
 
 
 class CallbackBridge:
@@ -68,11 +77,8 @@ class CallbackBridge:
             verbose=0,
         )
         model.stop_training = False
-        users = [c for c in callbacks if not isinstance(c, _READ_LOGS_ONLY)]
         self._hooks_with_weights = {
-            hook
-            for hook in _ALL_HOOKS
-            if any(overrides(c, h) for c in users for h in _same_hook(hook))
+            hook for hook in _ALL_HOOKS if any(may_touch_weights(c, hook) for c in callbacks)
         }
         self.has_batch_hooks = any(overrides(c, hook) for c in callbacks for hook in _BATCH_HOOKS)
         self.weights_changed = False

@@ -149,6 +149,31 @@ def test_files_of_keras_callbacks_hold_the_same_numbers(tmp_path):
     assert written[0] == written[1] == ["train", "validation"]
 
 
+def test_histograms_of_tensorboard_are_those_of_the_current_weights(tmp_path):
+    seen = []
+    plain = C.TensorBoard(str(tmp_path), histogram_freq=1)
+    plain._log_weights = lambda epoch: seen.append(plain.model.get_weights())
+    outcome = train(dense(sgd), ROWS, epochs=2, callbacks=[plain])
+    for weight, expected in zip(seen[-1], outcome.weights, strict=True):
+        np.testing.assert_array_equal(weight, expected)
+    assert not np.array_equal(seen[0][0], seen[1][0])
+
+
+def test_a_class_derived_from_one_that_only_reads_logs_may_write_weights():
+    class Halves(C.CSVLogger):
+        def on_epoch_end(self, epoch, logs=None):
+            self.model.set_weights([w * 0.5 for w in self.model.get_weights()])
+
+        def on_train_begin(self, logs=None):
+            pass
+
+        def on_train_end(self, logs=None):
+            pass
+
+    reference, outcome, _, _ = both(dense(sgd), lambda: [Halves("unused")], replicas=2, epochs=2)
+    assert_same(outcome, reference)
+
+
 @pytest.mark.parametrize("replicas", [1, 2])
 def test_nan_ends_training_at_the_batch_where_it_appears(replicas):
     x = ROWS["train"][0].copy()
