@@ -41,8 +41,14 @@ class ClusterLink(Peers, Protocol):
         """Wait until every task is there."""
         ...
 
-    def leave(self, exit_code: int) -> None:
-        """Leave when nobody needs this task any more; the chief tells all how the run ended."""
+    def leave(self, exit_code: int, *, has_ended: bool) -> None:
+        """Leave when nobody needs this task any more; the chief tells all how the run ended.
+
+        Args:
+            exit_code: This task's.
+            has_ended: Whether training came to an end that all tasks agreed on, be it the last
+                step or a stop; where it did not, nobody is waited for.
+        """
         ...
 
 
@@ -62,7 +68,7 @@ class NoCluster(Alone):
     def join(self) -> None:
         """Nobody to wait for."""
 
-    def leave(self, exit_code: int) -> None:
+    def leave(self, exit_code: int, *, has_ended: bool) -> None:
         """Nobody to tell."""
 
 
@@ -149,11 +155,11 @@ class ChiefLink:
                 f"worker: {names} were lost and did not come back."
             )
 
-    def leave(self, exit_code: int) -> None:
+    def leave(self, exit_code: int, *, has_ended: bool) -> None:
         """Wait for the others to finish (if all went well), then tell how the run ended."""
         self._is_over = True
         try:
-            if exit_code == 0 and len(self._traits.trains_on) > 1:
+            if has_ended and len(self._traits.trains_on) > 1:
                 self._control.wait_finished(FINISH_DEADLINE_S)
         finally:
             self._control.done(exit_code)
@@ -247,9 +253,9 @@ class PeerLink:
         """Lend this process to the run until the chief ends it; return the chief's exit code."""
         return self._control.wait_done()
 
-    def leave(self, exit_code: int) -> None:
+    def leave(self, exit_code: int, *, has_ended: bool) -> None:
         """Say that this task is finished, and wait for the chief's last word."""
-        if exit_code == 0:
+        if has_ended:
             self._control.finished()
             self._control.wait_done()
         self._is_over = True

@@ -70,10 +70,10 @@ def _be_task(request: TaskRequest, link: LauncherLink) -> int:
         is_needed = request.task.type is TaskType.PS  # Training goes on without a worker.
         signals.begin(cluster.ask_to_stop if is_needed else lambda name: None)
         return _host(request, cluster, link)
-    exit_code = 1
+    exit_code, has_ended = 1, False
     try:
         run = TrainingRun(request, config, traits, cluster, link, signals)
-        exit_code = run.run()
+        exit_code, has_ended = run.run(), True
     except StoppedEarly as stop:
         exit_code = stop.exit_code
         raise
@@ -84,7 +84,7 @@ def _be_task(request: TaskRequest, link: LauncherLink) -> int:
             raise
         raise cause from error
     finally:
-        cluster.leave(exit_code)
+        cluster.leave(exit_code, has_ended=has_ended)
     return exit_code
 
 

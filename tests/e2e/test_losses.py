@@ -92,6 +92,7 @@ def test_a_stopped_run_saves_what_it_has(started, argv, name, code):
     assert (command.code, leftovers(command)) == (code, {})
     result = run.result
     assert (result["status"], result["error"]) == ("stopped", None)
+    assert (result["workers_lost"], run.num_events("task_lost")) == (0, 0)
     assert result["batches_seen"] == result["global_step"] > 50
     model = keras.saving.load_model(run.path / "model.keras")
     assert int(model.optimizer.iterations) == result["global_step"]

@@ -96,7 +96,8 @@ def test_a_stopped_chief_stops_all(started, counts, argv, code_of_others):
     codes = end_of(commands)
     assert codes.pop(chief) == 143
     assert set(codes.values()) == {code_of_others}
-    assert run.result["status"] == "stopped"
+    assert (run.result["status"], run.result["workers_lost"]) == ("stopped", 0)
+    assert "was lost" not in commands[chief].stderr
     assert (run.path / "model.keras").exists()
 
 
