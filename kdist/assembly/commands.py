@@ -20,6 +20,7 @@ from kdist.distribute.shares import WorkerShare
 from kdist.distribute.structure import analyse, build_on_batch, describe, first_lines
 from kdist.errors import ConfigError
 from kdist.launch.request import TaskRequest
+from kdist.records.atomic import replacing, write_text_atomically
 from kdist.training.saving import load_model
 
 _SILENT: Any = 0  # Keras takes 0 and "auto"; its annotations say text.
@@ -86,7 +87,7 @@ def evaluate(model: keras.Model, folder: Path, config: Config, request: TaskRequ
         raise ConfigError(f"The model of run={config.run} is not compiled: it has no loss.")
     results = model.evaluate(batches.map(_without_count), verbose=_SILENT, return_dict=True)
     named = {f"val_{name}": float(value) for name, value in results.items()}
-    (folder / "evaluation.json").write_text(json.dumps(named, indent=2) + "\n", encoding="utf-8")
+    write_text_atomically(folder / "evaluation.json", json.dumps(named, indent=2) + "\n")
     for name, value in named.items():
         sys.stdout.write(f"{name}: {value:.6g}\n")
 
@@ -111,7 +112,8 @@ def predict(model: keras.Model, folder: Path, config: Config, request: TaskReque
     else:
         named = {"predictions": outputs}
     target = folder / "predictions.npz"
-    np.savez(target, **named)
+    with replacing(target) as unfinished:
+        np.savez(unfinished, **named)
     sys.stdout.write(f"{len(keras.tree.flatten(x)[0])} predictions: {target}\n")
 
 

@@ -2,28 +2,42 @@
 
 import contextlib
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 from kdist.errors import EnvironmentFault
 
 
-def write_text_atomically(path: Path, text: str) -> None:
-    """Write a text file (UTF-8) so that readers see the old content or the new, never a part.
+@contextlib.contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """Give the path of a new file to write, with the same suffix; at the end it replaces `path`.
+
+    Readers see the old content or the new, never a part; after an error the old one is left.
 
     Raises:
         EnvironmentFault: If the file cannot be written, naming it and the reason.
     """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    unfinished = path.with_name(f".{path.stem}.{os.getpid()}{path.suffix}")
     try:
-        with open(temporary, "w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
+        yield unfinished
+        os.replace(unfinished, path)
     except OSError as error:
-        with contextlib.suppress(OSError):
-            temporary.unlink()
         raise EnvironmentFault(
             f"{path} cannot be written: {error.strerror or error}. "
             "Check the space and the permissions there."
         ) from error
+    finally:
+        with contextlib.suppress(OSError):
+            unfinished.unlink(missing_ok=True)
+
+
+def write_text_atomically(path: Path, text: str) -> None:
+    """Write a text file (UTF-8), whole; see `replacing`.
+
+    Raises:
+        EnvironmentFault: If the file cannot be written, naming it and the reason.
+    """
+    with replacing(path) as unfinished, open(unfinished, "w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())

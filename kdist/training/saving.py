@@ -1,6 +1,5 @@
 """Writing and reading models: `model.keras`, weights to start from, exports."""
 
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -9,7 +8,8 @@ import keras
 
 from kdist.distribute.inner_loop import Store
 from kdist.distribute.structure import first_lines
-from kdist.errors import ConfigError, EnvironmentFault
+from kdist.errors import ConfigError
+from kdist.records.atomic import replacing
 from kdist.training.optimizer_view import OptimizerView
 
 
@@ -21,15 +21,8 @@ def save_model(model: keras.Model, store: Store, view: OptimizerView, path: Path
     """
     store.write_to_model()
     view.pull()
-    unfinished = path.with_name(f".{path.stem}.{os.getpid()}.keras")
-    try:
-        with view.saves_state():
-            model.save(unfinished)
-        os.replace(unfinished, path)
-    except OSError as error:
-        raise EnvironmentFault(f"The model cannot be written to {path}: {error}") from error
-    finally:
-        unfinished.unlink(missing_ok=True)
+    with replacing(path) as unfinished, view.saves_state():
+        model.save(unfinished)
 
 
 def load_model(
