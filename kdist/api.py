@@ -135,7 +135,8 @@ def fit(
     settings = kdist_config.load(content)
     os.environ.update(prepare_environment(os.environ, verbose=settings.verbose))
     num_accelerators = count_accelerators(os.environ)
-    choice = choose_strategy(strategy, None, num_accelerators, num_devices=devices)
+    asked = settings.strategy  # `config` may name it, too.
+    choice = choose_strategy(asked.name, None, num_accelerators, num_devices=asked.devices)
     traits = traits_of(choice.name, settings.strategy.replication, settings.strategy.update)
     content["strategy"] |= {
         "name": traits.name,

@@ -82,11 +82,6 @@ class StepCompute:
             _, logged = self._loss_and_logs(scope, share, training=False)
         return logged
 
-    def predict(self, values: StepValues, x: Any) -> Any:
-        """Return the model's outputs for the rows `x`."""
-        with keras.StatelessScope(self._mapping(self.unpack(values.buckets), values)):
-            return call_model(self.structure.model, x, training=False)
-
     def denominators(self, values: StepValues, share: Share, *, training: bool) -> tf.Tensor:
         """Return this share's denominators: float32 `[number of loss terms]`, vote included."""
         model, found = self.structure.model, []

@@ -140,7 +140,7 @@ class SyncLoop:
         loss_scale: tf.Tensor,
     ) -> Contribution:
         replica = self._replica_index()
-        values = self.store.read(self._seeds(step_index, replica))
+        values = self.store.read(step_seeds(self.structure, step_index, replica))
         share = self._share_of(x, y, sample_weight, num_rows, replica)
         if self._needs_denominators:
             local = self._denominators_fn(values, share)
@@ -213,9 +213,6 @@ class SyncLoop:
             gradients[index] = part
         ints = [self.strategy.reduce("SUM", v, axis=None) for v in contribution.int_states]
         return Contribution(gradients, parts[-1], ints)
-
-    def _seeds(self, step_index: tf.Tensor, replica: Any) -> list[tf.Tensor]:
-        return step_seeds(self.structure, step_index, replica)
 
     def _ensure_traced(self) -> None:
         """Trace the compute outside the strategy, where Keras sees one replica."""
@@ -293,7 +290,7 @@ class SyncLoop:
             x, y, sample_weight, tf.cast(num_rows, tf.float32), one, one, one,
             tf.ones([len(self.structure.terms)], tf.float32),
         )  # fmt: skip
-        values = self.store.read(self._seeds(tf.constant(0, tf.int64), 0))
+        values = self.store.read(step_seeds(self.structure, tf.constant(0, tf.int64), 0))
         return tf.cast(self._evaluate_fn(values, share), tf.float64)
 
     def _add_over_workers(self, total: np.ndarray) -> np.ndarray:

@@ -31,17 +31,6 @@ def context(preload: Sequence[str] = PRELOAD) -> ForkServerContext:
     return chosen
 
 
-def warm_up(preload: Sequence[str] = PRELOAD) -> None:
-    """Start the server in the background, so that its imports are done when tasks come.
-
-    The environment that TensorFlow reads as it is imported must be set before.
-    """
-    context(preload)
-    _end_at_exit()
-    with _hidden_main():
-        forkserver.ensure_running()
-
-
 def start(process: ForkServerProcess, deadline_s: float) -> None:
     """Start a process without running the user's main module in it again.
 

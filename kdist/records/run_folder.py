@@ -61,7 +61,7 @@ class RunFolder:
         attempt = 1
         while True:
             try:
-                return _create(numbered(Path(path), attempt), config_yaml, exclusive)
+                return _create(_numbered(Path(path), attempt), config_yaml, exclusive)
             except RunFolderTakenError:
                 if not make_unique:
                     raise
@@ -131,18 +131,7 @@ class RunFolder:
         self.release()
 
 
-def unique_run_dir(path: Path | str) -> Path:
-    """Return `path`, or the first of `<path>-2`, `<path>-3`, ... that does not exist.
-
-    Only a proposal: `RunFolder.create(make_unique=True)` is what settles it among several runs.
-    """
-    attempt = 1
-    while (candidate := numbered(Path(path), attempt)).exists():
-        attempt += 1
-    return candidate
-
-
-def numbered(path: Path, attempt: int) -> Path:
+def _numbered(path: Path, attempt: int) -> Path:
     """Return the name to try at the given attempt (from 1)."""
     return path if attempt == 1 else path.with_name(f"{path.name}-{attempt}")
 
