@@ -21,8 +21,8 @@ help:
 train: $(VENV)/.installed
 	$(BIN)/python -m kdist
 
-# A process can connect to one cluster once, so tests/ps runs in a process of its own.
-# TensorFlow's devices and cluster are set once a process: two suites need one of their own.
+# A process sets TensorFlow's devices once (tests/engine) and connects to one cluster once
+# (tests/ps), so these two suites run in processes of their own.
 test: check
 	$(BIN)/python -m pytest -m "not slow" --ignore=tests/engine --ignore=tests/ps
 	$(BIN)/python -m pytest -m "not slow" tests/engine
