@@ -109,17 +109,18 @@ def _refuse_captured_variables(structure: ModelStructure, concrete: Any) -> None
     if not captured:
         return
     names = ", ".join(sorted({v.name for v in captured}))
-    stateful = [
-        layer.name
-        for layer in keras_adapter.all_layers(structure.model)
-        if getattr(layer, "stateful", False)
-    ]
-    hint = (
-        f" The stateful layers are: {', '.join(stateful)}; set stateful=False."
-        if stateful
-        else " Use self.add_weight(...) in a layer for a variable, and a keras.random.SeedGenerator"
-        " attribute for random numbers."
-    )
+    layers = keras_adapter.all_layers(structure.model)
+    stateful = [layer.name for layer in layers if getattr(layer, "stateful", False)]
+    foreign = [layer.name for layer in layers if isinstance(layer, keras.layers.TFSMLayer)]
+    if stateful:
+        hint = f" The stateful layers are: {', '.join(stateful)}; set stateful=False."
+    elif foreign:
+        hint = f" A SavedModel cannot be trained on: build {', '.join(foreign)} of Keras layers."
+    else:
+        hint = (
+            " Use self.add_weight(...) in a layer for a variable, and a keras.random.SeedGenerator"
+            " attribute for random numbers."
+        )
     raise ConfigError(
         "The model uses variables that Keras does not list as the model's own, so every task would "
         f"train a private copy. Received: {names}.{hint}"

@@ -54,6 +54,7 @@ def prepare(
     data: Data,
     *,
     replicas: int = 1,
+    placed: tuple[tf.distribute.Strategy, WorkerShare] | None = None,
     callbacks: Sequence[keras.callbacks.Callback] = (),
     **settings: Any,
 ) -> Outcome:
@@ -63,6 +64,7 @@ def prepare(
         build: Returns a compiled model.
         data: `{"train": part, "validation": part}`.
         replicas: 1 is `single`, more is `mirrored`.
+        placed: The strategy and this worker's share: `multiworker`.
         callbacks: Of Keras.
         **settings: Keys of the configuration, `batch_size` and `shuffle` those of `data`.
     """
@@ -71,11 +73,13 @@ def prepare(
         "batch_size": settings.pop("batch_size", 8),
         "shuffle": settings.pop("shuffle", False),
     }
-    name = "single" if replicas == 1 else "mirrored"
+    name = "multiworker" if placed else "single" if replicas == 1 else "mirrored"
     strategy_settings = {"name": name, **settings.pop("strategy", {})}
     config = kdist_config.load({"data": of_data, "strategy": strategy_settings, **settings})
-    strategy = strategy_of(replicas)
-    share = WorkerShare(replicas_per_worker=replicas)
+    strategy, share = placed or (
+        strategy_of(replicas),
+        WorkerShare(replicas_per_worker=replicas),
+    )
     builder = Builder(config, ())
     builder.use({"build_model": build, "make_data": lambda: data})
     sources = builder.data(share)
@@ -88,7 +92,7 @@ def prepare(
         sources.train,
         share=share,
         num_servers=0,
-        num_workers=1,
+        num_workers=share.num_workers,
         check_cluster=lambda: None,
     )
     steps = num_steps(sources.train, config.steps_per_epoch, key="data.train")

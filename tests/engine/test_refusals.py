@@ -13,7 +13,7 @@ from .harness import prepare
 
 def sequential(*layers, loss=LOGITS, metrics=(), units=3, model_class=keras.Sequential):
     def build():
-        made = [layer() if isinstance(layer, type) else layer for layer in layers]
+        made = [layer if isinstance(layer, L.Layer) else layer() for layer in layers]
         model = model_class([keras.Input((6,)), *made, L.Dense(units)])
         model.compile(sgd(), loss=loss, metrics=[m() for m in metrics])
         return model
@@ -142,6 +142,13 @@ def test_refused_by_name(name):
 )
 def test_one_replica_splits_nothing_and_takes_them(build):
     assert prepare(build, BINARY, replicas=1, batch_size=4).engine is not None
+
+
+def test_a_saved_model_as_a_layer_is_refused(tmp_path):
+    keras.Sequential([keras.Input((6,)), L.Dense(4)]).export(tmp_path, verbose=False)
+    build = sequential(lambda: L.TFSMLayer(tmp_path, call_endpoint="serve", name="theirs"))
+    with pytest.raises(ConfigError, match=r"SavedModel.*build theirs of Keras layers"):
+        prepare(build, DATA)
 
 
 def test_synchronized_normalization_is_refused_under_jit():

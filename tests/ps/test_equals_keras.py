@@ -50,6 +50,14 @@ OPTIMIZERS = {
         0.25, use_ema=True, ema_momentum=0.8, ema_overwrite_frequency=4
     ),
     "lamb": lambda: keras.optimizers.Lamb(0.02),
+    "scaled_global_clipnorm": lambda: keras.optimizers.SGD(
+        0.25, momentum=0.9, global_clipnorm=0.05, loss_scale_factor=64.0
+    ),
+    "two": lambda: keras.optimizers.MultiOptimizer(
+        keras.optimizers.OptimizerMap(
+            keras.optimizers.Adam(0.02), {".*kernel": keras.optimizers.SGD(0.25, momentum=0.9)}
+        )
+    ),
 }
 
 

@@ -68,10 +68,20 @@ def test_own_train_step(cluster):
         cluster.prepare(build, {"train": labelled_rows()}, workers=2)
 
 
-def test_global_clipnorm_while_accumulating(cluster):
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: keras.optimizers.SGD(global_clipnorm=1.0, gradient_accumulation_steps=2),
+        lambda: keras.optimizers.MultiOptimizer(
+            keras.optimizers.OptimizerMap(keras.optimizers.SGD(global_clipnorm=1.0))
+        ),
+    ],
+    ids=["accumulating", "one of two optimizers"],
+)
+def test_global_clipnorm_that_needs_the_whole_gradient(cluster, make):
     def build():
         model = keras.Sequential([keras.Input((6,)), keras.layers.Dense(3, "softmax")])
-        optimizer = keras.optimizers.SGD(global_clipnorm=1.0, gradient_accumulation_steps=2)
+        optimizer = make()
         model.compile(optimizer, loss="sparse_categorical_crossentropy")
         return model
 

@@ -1,0 +1,51 @@
+"""What `kdist.fit` asks its tasks to do; the launch itself is a fake."""
+
+import pytest
+
+import kdist
+from kdist import api
+from kdist.errors import ConfigError
+from kdist.launch.local import LocalRun
+
+
+@pytest.fixture
+def asked(monkeypatch):
+    """Return a function that calls `kdist.fit` and returns the requests that it led to."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "-1")
+    started = []
+
+    def remember(requests):
+        started.extend(requests)
+        return LocalRun(exit_code=2, cause=None, run_dir=None, warnings=())
+
+    monkeypatch.setattr(api, "run_tasks", remember)
+
+    def ask(**options):
+        started.clear()
+        with pytest.raises(ConfigError):
+            kdist.fit(lambda: None, dict, **options)
+        return list(started)
+
+    return ask
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"strategy": "ps", "workers": 3, "ps": 1},
+        {"config": {"strategy.name": "ps", "cluster.workers": 3, "cluster.ps": 1}},
+    ],
+    ids=["by argument", "by key"],
+)
+def test_the_strategy_may_be_named_either_way(asked, options):
+    requests = asked(**options)
+    tasks = [str(request.task) for request in requests]
+    assert tasks == ["chief-0", "worker-0", "worker-1", "worker-2", "ps-0"]
+    assert requests[0].config["strategy"]["name"] == "ps"
+    assert requests[0].choice_line == "strategy=ps: as configured"
+
+
+def test_without_a_strategy_devices_decide(asked):
+    [request] = asked(config={"strategy.devices": 2})
+    assert request.choice_line == "strategy=mirrored: strategy.devices=2"
+    assert request.num_devices == 2
