@@ -17,6 +17,7 @@ from kdist.config.schema import Config
 from kdist.config.targets import resolve
 from kdist.datasets.npz import npz
 from kdist.distribute.shares import WorkerShare
+from kdist.distribute.step_types import none_if_empty
 from kdist.distribute.structure import analyse, build_on_batch, describe, first_lines
 from kdist.errors import ConfigError
 from kdist.launch.request import TaskRequest
@@ -60,8 +61,7 @@ def show_model(config: Config, request: TaskRequest) -> None:
     sources = builder.data(WorkerShare())
     model = builder.model()
     x, y, sample_weight = sources.train.first_batch(ROWS_TO_BUILD_ON)
-    weights = None if isinstance(sample_weight, tuple) and not sample_weight else sample_weight
-    y_pred = build_on_batch(model, x, y, weights)
+    y_pred = build_on_batch(model, x, y, none_if_empty(sample_weight))
     structure = analyse(model, y_pred, carries_seeds=False)
     layout = plan_layout(config, structure, num_servers=request.spec.num(TaskType.PS))
     sys.stdout.write(
@@ -134,5 +134,5 @@ def _shown_inputs(model: keras.Model) -> str:
 
 def _without_count(x: object, y: object, sample_weight: object, num_rows: object) -> object:
     del num_rows
-    is_weighted = not (isinstance(sample_weight, tuple) and not sample_weight)
-    return (x, y, sample_weight) if is_weighted else (x, y)
+    weights = none_if_empty(sample_weight)
+    return (x, y) if weights is None else (x, y, weights)

@@ -26,6 +26,7 @@ from kdist.distribute.own_step_loop import OwnStepLoop
 from kdist.distribute.probe import has_own_steps, probe_training_step, refuse_custom_steps
 from kdist.distribute.separability import check_separable
 from kdist.distribute.shares import WorkerShare
+from kdist.distribute.step_types import none_if_empty
 from kdist.distribute.structure import ModelStructure, analyse, build_on_batch, call_model
 from kdist.distribute.sync_loop import SyncLoop
 from kdist.errors import ConfigError
@@ -83,7 +84,7 @@ def make_engine(
     if has_own_steps(model):
         return _own_step_engine(config, strategy, model, source, share, after_build)
     x, y, sample_weight = source.first_batch(ROWS_TO_BUILD_ON)
-    weights = None if _is_empty(sample_weight) else sample_weight
+    weights = none_if_empty(sample_weight)
     y_pred = build_on_batch(
         model, x, y, weights, explain=lambda y_pred: _check_labels(model, source, y_pred)
     )
@@ -227,7 +228,3 @@ def _normalization_notes(model: keras.Model, num_replicas: int) -> list[str]:
         f"BatchNormalization normalizes each replica's rows by themselves ({', '.join(layers[:3])}"
         f"{', ...' if len(layers) > 3 else ''}); synchronized=True normalizes the global batch."
     ]
-
-
-def _is_empty(value: Any) -> bool:
-    return isinstance(value, tuple) and not value

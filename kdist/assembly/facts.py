@@ -4,10 +4,10 @@ from collections.abc import Sequence
 
 from kdist.assembly.building import Sources
 from kdist.assembly.engine import Engine
+from kdist.cluster.batch_share import share_bounds
 from kdist.cluster.task import TaskType
 from kdist.cluster.traits import StrategyTraits
 from kdist.config.schema import Config
-from kdist.distribute.shares import share_bounds
 from kdist.launch.request import TaskRequest
 from kdist.records.run_folder import RunFolder
 from kdist.training.report.facts import OpeningFacts
@@ -23,6 +23,8 @@ def opening_facts(
     plan: TrainingPlan,
     folder: RunFolder,
     notes: Sequence[str],
+    *,
+    num_replicas: int,
 ) -> OpeningFacts:
     """Return what is known before the first step. Called on the chief."""
     spec = request.spec
@@ -30,7 +32,6 @@ def opening_facts(
     counts = (
         ", ".join(f"{spec.num(k)} {k}" for k in TaskType if spec.num(k)) if is_clustered else ""
     )
-    num_replicas = _num_replicas(traits, request)
     rows = ()
     if traits.batch_is_global:
         bounds = [
@@ -62,13 +63,6 @@ def opening_facts(
         else (),
         notes=tuple(notes),
     )
-
-
-def _num_replicas(traits: StrategyTraits, request: TaskRequest) -> int:
-    if traits.needs_coordinator:
-        return request.spec.num(TaskType.WORKER)
-    tasks = sum(task.type in traits.trains_on for task in request.spec.tasks())
-    return tasks * max(1, request.num_devices)
 
 
 def _store_lines(engine: Engine) -> tuple[str, ...]:

@@ -1,5 +1,6 @@
 """What a task process does, from its request to its exit code."""
 
+import contextlib
 import logging
 import sys
 import traceback
@@ -10,8 +11,10 @@ import tensorflow as tf
 
 from kdist import config as kdist_config
 from kdist.assembly import commands
-from kdist.assembly.cluster_link import ChiefLink, ClusterLink, NoCluster, PeerLink, end_process
+from kdist.assembly.chief_link import ChiefLink
+from kdist.assembly.cluster_link import ClusterLink, NoCluster, end_process
 from kdist.assembly.failures import as_kdist_error, with_lost_peer
+from kdist.assembly.peer_link import PeerLink
 from kdist.assembly.signals import StoppedEarly, StopSignals
 from kdist.assembly.training_run import TrainingRun
 from kdist.cluster.task import Task, TaskType
@@ -150,6 +153,7 @@ def _report(error: Exception, request: TaskRequest, link: LauncherLink) -> int:
     is_debug = bool(request.config.get("debug"))
     if not request.is_local:  # A launcher tells the user, and keeps the traceback in the log.
         hint = "" if is_debug or exit_code_of(meant) == ConfigError.exit_code else _DEBUG_HINT
-        sys.stderr.write(f"{text if is_debug else ''}Error ({request.task}): {meant}{hint}\n")
-        sys.stderr.flush()
+        with contextlib.suppress(OSError):  # Whoever read it may be gone.
+            sys.stderr.write(f"{text if is_debug else ''}Error ({request.task}): {meant}{hint}\n")
+            sys.stderr.flush()
     return exit_code_of(meant)

@@ -135,7 +135,15 @@ class TrainingRun:
                 notes = (*request.notes, *self._builder.notes, *engine.notes, *sources.notes)
                 report.opening(
                     opening_facts(
-                        self._config, self._traits, request, engine, sources, plan, folder, notes
+                        self._config,
+                        self._traits,
+                        request,
+                        engine,
+                        sources,
+                        plan,
+                        folder,
+                        notes,
+                        num_replicas=self._num_replicas,
                     )
                 )
                 trainer = self._trainer(

@@ -4,7 +4,7 @@ On one replica this is what plain Keras does. On several (`strategy.allow_custom
 replica runs `train_step` on its rows, and what it does with their sums and means is its own affair.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +20,7 @@ from kdist.distribute.layout import BucketLayout
 from kdist.distribute.optimizer import StoreOptimizer, adopt_optimizer, clone_optimizer
 from kdist.distribute.shares import WorkerShare, replica_in_block_op
 from kdist.distribute.store import to_numpy
+from kdist.distribute.structure import unique
 
 _PLAIN = tf.autograph.experimental.do_not_convert
 
@@ -205,7 +206,7 @@ class OwnStepLoop:
 def _mirror(model: keras.Model) -> None:
     """Move a model's variables to every replica; metrics add up over them."""
     metrics = {id(v) for metric in model.metrics for v in metric.variables}
-    for variable in _unique([*model.variables, *model.metrics_variables]):
+    for variable in unique([*model.variables, *model.metrics_variables]):
         options: dict[str, Any] = {"aggregation": tf.VariableAggregation.MEAN}
         if id(variable) in metrics:
             options = {
@@ -217,7 +218,3 @@ def _mirror(model: keras.Model) -> None:
         value = tf.Variable(variable.value, trainable=bool(variable.trainable), **options)
         keras_adapter.rebind(variable, value)
     model.optimizer = clone_optimizer(model.optimizer)
-
-
-def _unique(variables: Sequence[keras.Variable]) -> list[keras.Variable]:
-    return list({id(v): v for v in variables}.values())

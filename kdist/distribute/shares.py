@@ -1,4 +1,4 @@
-"""Which rows of a global batch each replica takes: the one rule of every synchronous mode.
+"""The rows of a global batch that each replica and each worker takes, also as tensors.
 
 Replica `r` of `R` takes rows `[r * n // R, (r + 1) * n // R)` of the `n` rows of a global batch.
 When there are fewer rows than replicas, every replica takes the whole batch, so that nobody runs
@@ -10,6 +10,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from kdist.cluster.batch_share import share_bounds
 from kdist.errors import ConfigError
 
 
@@ -50,20 +51,6 @@ class WorkerShare:
     def last_replica(self) -> int:
         """Return the global index of this worker's last replica."""
         return self.first_replica + self.replicas_per_worker - 1
-
-
-def share_bounds(num_rows: int, replica_index: int, num_replicas: int) -> tuple[int, int, bool]:
-    """Return `(lo, hi, vote)`: the rows of one replica, and whether its result counts.
-
-    Args:
-        num_rows: Rows of the global batch.
-        replica_index: The replica's index among all replicas of all workers.
-        num_replicas: Replicas of all workers together.
-    """
-    if num_rows < num_replicas:
-        return 0, num_rows, replica_index == 0
-    lo = replica_index * num_rows // num_replicas
-    return lo, (replica_index + 1) * num_rows // num_replicas, True
 
 
 def worker_block(num_rows: int, share: WorkerShare) -> tuple[int, int]:

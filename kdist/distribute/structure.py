@@ -151,7 +151,7 @@ def analyse(model: keras.Model, y_pred: Any, *, carries_seeds: bool) -> ModelStr
         (trackers if is_tracker else metrics).append(slots)
     structure = ModelStructure(
         model=model,
-        trainable=_unique(model.trainable_variables),
+        trainable=unique(model.trainable_variables),
         metrics=metrics,
         trackers=trackers,
         terms=() if has_own_loss else find_loss_terms(model, y_pred),
@@ -160,7 +160,7 @@ def analyse(model: keras.Model, y_pred: Any, *, carries_seeds: bool) -> ModelStr
             getattr(layer, "synchronized", False) for layer in keras_adapter.all_layers(model)
         ),
     )
-    for variable in _unique(model.non_trainable_variables):
+    for variable in unique(model.non_trainable_variables):
         if id(variable) in metric_variables:
             continue
         if variable.name == SEED_STATE_NAME:
@@ -183,7 +183,8 @@ def move_written_states(structure: ModelStructure, written: Sequence[keras.Varia
         (structure.float_states if is_float else structure.int_states).append(variable)
 
 
-def _unique(variables: Sequence[keras.Variable]) -> list[keras.Variable]:
+def unique(variables: Sequence[keras.Variable]) -> list[keras.Variable]:
+    """Return the variables in order, each once."""
     seen: dict[int, keras.Variable] = {}
     for variable in variables:
         seen.setdefault(id(variable), variable)

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from kdist.cluster.batch_share import share_bounds
 from kdist.cluster.choose import Choice, check_cluster_fits
 from kdist.cluster.spec import ClusterSpec
 from kdist.cluster.task import Task, TaskType
@@ -205,9 +206,8 @@ def _computes(traits: StrategyTraits, task: Task) -> bool:
 
 def _share(num_rows: int, num_replicas: int, replica: int) -> int:
     """Return how many rows of a global batch one replica counts for."""
-    if num_rows < num_replicas:
-        return num_rows if replica == 0 else 0
-    return (replica + 1) * num_rows // num_replicas - replica * num_rows // num_replicas
+    lo, hi, has_vote = share_bounds(num_rows, replica, num_replicas)
+    return hi - lo if has_vote else 0
 
 
 def _notes(

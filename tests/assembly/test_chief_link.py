@@ -5,8 +5,8 @@ from types import SimpleNamespace
 import pytest
 
 from kdist import config as kdist_config
-from kdist.assembly import cluster_link
-from kdist.assembly.cluster_link import ChiefLink
+from kdist.assembly import chief_link
+from kdist.assembly.chief_link import ChiefLink
 from kdist.cluster.spec import ClusterSpec
 from kdist.cluster.task import Task, TaskType
 from kdist.cluster.traits import traits_of
@@ -21,13 +21,13 @@ PS = ClusterSpec({TaskType.CHIEF: ("a:1",), TaskType.WORKER: ("a:2", "a:3"), Tas
 def clock(monkeypatch):
     """A clock that a test moves."""
     now = [100.0]
-    monkeypatch.setattr(cluster_link, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(chief_link, "time", SimpleNamespace(monotonic=lambda: now[0]))
     return now
 
 
 @pytest.fixture
 def link(monkeypatch):
-    monkeypatch.setattr(cluster_link, "_later", lambda delay_s, action: None)
+    monkeypatch.setattr(chief_link, "later", lambda delay_s, action: None)
     config = kdist_config.load({"cluster": {"start_timeout_s": 20}})
     told = []
     made = ChiefLink(

@@ -1,0 +1,131 @@
+"""The chief's ties to the other tasks: it decides for all, and knows whom training needs."""
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from kdist.assembly.cluster_link import NOTICE_MARGIN_S, STUCK_S, later, say
+from kdist.cluster.control import ControlChief
+from kdist.cluster.spec import ClusterSpec
+from kdist.cluster.task import Task, TaskType
+from kdist.cluster.traits import StrategyTraits
+from kdist.config.schema import Config
+from kdist.errors import KdistError, PeerLostError
+from kdist.training.peers import Decision
+
+_FINISH_DEADLINE_S = 60.0
+
+
+class ChiefLink:
+    """The chief's ties: decides for all."""
+
+    is_chief = True
+    is_alone = False
+
+    def __init__(
+        self,
+        config: Config,
+        flat: Mapping[str, Any],
+        traits: StrategyTraits,
+        spec: ClusterSpec,
+        on_event: Callable[[str, Task], None],
+        give_up: Callable[[KdistError], None],
+    ):
+        """Prepare the channel; `join` opens it.
+
+        Args:
+            config: The checked configuration.
+            flat: The configuration as flat keys, compared over all tasks.
+            traits: Of the mode.
+            spec: The cluster.
+            on_event: Told of "task_lost" and "task_rejoined", on the channel's thread.
+            give_up: Ends this process when a needed task is lost and TensorFlow does not notice.
+        """
+        self._traits = traits
+        self._spec = spec
+        self._listeners = [on_event]
+        self._give_up = give_up
+        self._error: KdistError | None = None
+        self._has_error = threading.Event()
+        self._notice_s = config.cluster.chief_lost_timeout_s + NOTICE_MARGIN_S
+        self._is_over = False
+        self._lost_at_s: dict[Task, float] = {}
+        self._alone_limit_s = config.cluster.start_timeout_s
+        self.num_workers_lost = 0
+        can_rejoin = {TaskType.WORKER} if traits.needs_coordinator else set()
+        self._control = ControlChief(
+            spec,
+            flat,
+            start_timeout_s=config.cluster.start_timeout_s,
+            lost_timeout_s=config.cluster.chief_lost_timeout_s,
+            say=say,
+            key=config.cluster.key,
+            rejoins=can_rejoin,
+            on_lost=self._lose,
+            on_rejoined=self._regain,
+        )
+
+    def join(self) -> None:
+        """Wait until every task is there, then let all start their TensorFlow servers."""
+        self._control.rendezvous()
+
+    def agree(self, decision: Decision) -> Decision:
+        """Tell every training task; a peer that was told to stop is heard."""
+        if "stop" in decision:
+            decision = {**decision, "stop": decision["stop"] or self._control.stop_reason}
+        if len(self._traits.trains_on) > 1:
+            self._control.broadcast(dict(decision))
+        return decision
+
+    def listen(self, on_event: Callable[[str, Task], None]) -> None:
+        """Tell one more of what happens to other tasks."""
+        self._listeners.append(on_event)
+
+    def find_lost(self) -> KdistError | None:
+        """Return the lost task that ended training; `None` if none is noticed in time."""
+        self._has_error.wait(self._notice_s)
+        return self._error
+
+    def check(self) -> None:
+        """Raise if a task is lost that training cannot do without, or all workers for long."""
+        if self._error is not None:
+            raise self._error
+        lost_at_s = dict(self._lost_at_s)
+        is_alone = len(lost_at_s) == self._spec.num(TaskType.WORKER) > 0
+        if is_alone and time.monotonic() - max(lost_at_s.values()) > self._alone_limit_s:
+            names = ", ".join(str(task) for task in sorted(lost_at_s))
+            raise PeerLostError(
+                f"Gave up after {self._alone_limit_s:g} s (cluster.start_timeout_s) without a "
+                f"worker: {names} were lost and did not come back."
+            )
+
+    def leave(self, exit_code: int, *, has_ended: bool) -> None:
+        """Wait for the others to finish (if all went well), then tell how the run ended."""
+        self._is_over = True
+        try:
+            if has_ended and len(self._traits.trains_on) > 1:
+                self._control.wait_finished(_FINISH_DEADLINE_S)
+        finally:
+            self._control.done(exit_code)
+
+    def _tell(self, event: str, task: Task) -> None:
+        for listener in self._listeners:
+            listener(event, task)
+
+    def _regain(self, task: Task) -> None:
+        self._lost_at_s.pop(task, None)
+        self._tell("task_rejoined", task)
+
+    def _lose(self, task: Task) -> None:
+        if self._is_over:
+            return
+        self.num_workers_lost += task.type is TaskType.WORKER
+        self._tell("task_lost", task)
+        if self._traits.needs_coordinator and task.type is TaskType.WORKER:
+            self._lost_at_s[task] = time.monotonic()
+            return
+        error = PeerLostError(f"{task} ({self._spec.address(task)}) was lost.")
+        self._error = error
+        self._has_error.set()
+        later(STUCK_S, lambda: self._is_over or self._give_up(error))
