@@ -111,7 +111,7 @@ def _cluster_link(
     def give_up(error: KdistError) -> None:
         end_process(_report(error, request, link))
 
-    flat = flattened(request.config)
+    flat = compared(request, traits)
     if request.task == request.spec.chief:
 
         def on_event(event: str, task: Task) -> None:
@@ -119,6 +119,15 @@ def _cluster_link(
 
         return ChiefLink(config, flat, traits, request.spec, on_event, give_up)
     return PeerLink(config, flat, request.spec, request.task, give_up)
+
+
+def compared(request: TaskRequest, traits: StrategyTraits) -> dict[str, Any]:
+    """Return what all tasks must have alike: settings, and the devices of each that trains."""
+    flat = flattened(request.config)
+    if len(traits.trains_on) > 1:
+        where = "accelerators" if request.accelerators else "the CPU"
+        flat["replicas of a worker"] = f"{max(1, request.num_devices)} on {where}"
+    return flat
 
 
 # What only concerns one task's messages, and the secret that signs them.

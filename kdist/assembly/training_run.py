@@ -16,6 +16,7 @@ from kdist.assembly.engine import Engine, make_engine
 from kdist.assembly.facts import opening_facts
 from kdist.assembly.failures import as_kdist_error, with_lost_peer
 from kdist.assembly.result_content import beginning, ending
+from kdist.assembly.same_data import refuse_other_data
 from kdist.assembly.signals import EXIT_CODES, StopSignals
 from kdist.cluster.task import Task, TaskType
 from kdist.cluster.traits import StrategyTraits
@@ -77,6 +78,10 @@ class TrainingRun:
             self._builder.use(pickle.loads(self._request.objects))
         sources = self._builder.data(share)
         check_enough_examples(sources.train, self._num_workers, key="data.train")
+        plan = self._plan(sources)
+        if share.num_workers > 1:
+            task, chief = self._request.task, self._spec.chief
+            refuse_other_data(sources, plan, self._cluster, task=task, chief=chief)
         model = self._builder.model()
         callbacks = self._builder.callbacks() if self._cluster.is_chief else []
         engine = make_engine(
@@ -91,7 +96,6 @@ class TrainingRun:
             check_cluster=self._cluster.check,
             after_build=self._warm_start,
         )
-        plan = self._plan(sources)
         bridge = CallbackBridge(
             callbacks,
             model,

@@ -79,6 +79,22 @@ def test_more_workers_than_examples(kdist, tmp_path):
     assert not (tmp_path / "outputs").exists()
 
 
+@pytest.mark.parametrize(
+    ("function", "said"),
+    [
+        ("uneven", "training rows: 64 on worker-0, 72 on worker-1"),
+        ("unseeded", "checksum of the first training rows"),
+    ],
+)
+def test_workers_that_read_other_data_are_named(kdist, function, said, tmp_path):
+    argv = ("strategy=multiworker", "cluster.workers=2", f"data._target_=my_pkg.{function}")
+    code, stdout, stderr = kdist(*argv)
+    assert (code, stdout, len(stderr.splitlines())) == (2, "", 1)
+    assert "Error (worker-1): worker-1 reads other data than worker-0" in stderr
+    assert said in stderr
+    assert not (tmp_path / "outputs").exists()
+
+
 def test_a_run_folder_in_use(kdist, tmp_path):
     with RunFolder.create(tmp_path / "taken", "") as folder:
         before = sorted(folder.path.iterdir())

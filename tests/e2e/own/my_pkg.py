@@ -1,6 +1,7 @@
 """What a user might bring: every part of an experiment, found in the current directory."""
 
 import os
+import sys
 
 import keras
 import numpy as np
@@ -75,6 +76,17 @@ def strange_labels():
 
 def unequal_lengths():
     return {"train": (np.zeros((8, 2), "float32"), np.zeros(7))}
+
+
+def uneven():
+    """Give the second worker more rows."""
+    num_rows = 64 + 8 * ("worker-1" in sys.argv)
+    return {"train": (np.zeros((num_rows, 2), "float32"), np.zeros(num_rows, "int64"))}
+
+
+def unseeded():
+    """Give each task rows of its own."""
+    return {"train": (np.random.default_rng().random((64, 2), "float32"), np.zeros(64, "int64"))}
 
 
 def three_examples():
