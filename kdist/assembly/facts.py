@@ -37,7 +37,7 @@ def opening_facts(
         bounds = [
             share_bounds(config.data.batch_size, r, num_replicas) for r in range(num_replicas)
         ]
-        rows = tuple(hi - lo for lo, hi, _ in bounds)
+        rows = tuple(hi - lo if has_vote else 0 for lo, hi, has_vote in bounds)
     kind = "accelerator" if request.accelerators else "CPU"
     per_task = max(1, request.num_devices)
     return OpeningFacts(
