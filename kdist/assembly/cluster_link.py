@@ -82,6 +82,7 @@ def later(delay_s: float, action: Callable[[], Any]) -> None:
 
 
 def say(line: str) -> None:
-    """Write one line for the user."""
-    sys.stderr.write(line + "\n")
-    sys.stderr.flush()
+    """Write one line for the user; a reader that is gone ends nothing."""
+    with contextlib.suppress(OSError):
+        sys.stderr.write(line + "\n")
+        sys.stderr.flush()

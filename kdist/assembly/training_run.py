@@ -11,7 +11,7 @@ import keras
 import tensorflow as tf
 
 from kdist.assembly.building import Builder, Sources
-from kdist.assembly.cluster_link import ClusterLink
+from kdist.assembly.cluster_link import ClusterLink, say
 from kdist.assembly.engine import Engine, make_engine
 from kdist.assembly.facts import opening_facts
 from kdist.assembly.failures import as_kdist_error, with_lost_peer
@@ -176,9 +176,7 @@ class TrainingRun:
         def record(event: str, task: Task) -> None:
             with contextlib.suppress(KdistError):
                 events.write(event, task=str(task))
-            said = "was lost" if event == "task_lost" else "is back"
-            sys.stderr.write(f"{task} {said}.\n")
-            sys.stderr.flush()
+            say(f"{task} {'was lost' if event == 'task_lost' else 'is back'}.")
 
         for task in self._spec.tasks():
             events.write("task_ready", task=str(task))
