@@ -18,10 +18,8 @@ def shared_table(optimizer=momentum):
     """A table that two inputs look up, with a mask."""
 
     def build():
-        a, b = (
-            keras.Input((5,), dtype="int32", name="a"),
-            keras.Input((3,), dtype="int32", name="b"),
-        )
+        a = keras.Input((5,), dtype="int32", name="a")
+        b = keras.Input((3,), dtype="int32", name="b")
         table = L.Embedding(NUM_IDS, WIDTH, mask_zero=True, name="table")
         means = [L.GlobalAveragePooling1D()(table(ids)) for ids in (a, b)]
         model = keras.Model({"a": a, "b": b}, L.Dense(3, "softmax")(L.concatenate(means)))
@@ -82,6 +80,10 @@ def test_a_table_that_only_embeddings_read_stays(cluster, optimizer, settings):
     assert_same(run.run(), fit(shared_table(optimizer), data))
 
 
+def sum_of_outputs(y_true, y_pred):
+    return keras.ops.sum(y_pred, axis=-1)
+
+
 def test_many_workers_lose_no_row(cluster):
     """With a learning rate of a power of two and plain SGD, every looked-up row moves exactly."""
     num_rows = 160
@@ -89,11 +91,9 @@ def test_many_workers_lose_no_row(cluster):
     def build():
         ids = keras.Input((2,), dtype="int32")
         table = L.Embedding(NUM_IDS, WIDTH, name="table")
-        model = keras.Model(ids, L.Lambda(lambda t: keras.ops.sum(t, axis=(1, 2)))(table(ids)))
-        model.compile(
-            keras.optimizers.SGD(2.0**-6),
-            loss=lambda y_true, y_pred: keras.ops.sum(y_pred, axis=-1),
-        )
+        total = L.Lambda(lambda found: keras.ops.sum(found, axis=(1, 2))[:, None])(table(ids))
+        model = keras.Model(ids, total)
+        model.compile(keras.optimizers.SGD(2.0**-6), loss=sum_of_outputs)
         return model
 
     ids = np.stack([np.arange(num_rows), np.full(num_rows, NUM_IDS - 1)], axis=1).astype("int32")
