@@ -121,7 +121,7 @@ class Builder:
         """Make the callbacks, in the order of their names in the configuration.
 
         Raises:
-            ConfigError: If one is no Keras callback.
+            ConfigError: If one is no Keras callback, or one that cannot work here.
         """
         made = list(self._objects.get("callbacks", ()))
         for name, section in self._config.callbacks.items():
@@ -132,6 +132,12 @@ class Builder:
                     f"Received: {type(callback).__name__}."
                 )
             made.append(callback)
+        if any(isinstance(callback, keras.callbacks.BackupAndRestore) for callback in made):
+            raise ConfigError(
+                "keras.callbacks.BackupAndRestore goes on at an epoch of its own, which repeats "
+                "updates. Received: it among the callbacks. Use keras.callbacks.ModelCheckpoint, "
+                "and init_from=<run or weights> for a later run."
+            )
         return made
 
     def _compile(self, model: keras.Model) -> None:

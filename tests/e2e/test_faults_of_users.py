@@ -50,6 +50,13 @@ TWO_WORKERS = ("strategy=multiworker", "cluster.workers=2", *QUICK[1:])
         (["optimizer.learning_rate=fast"], "learning_rate"),
         (["++callbacks.mine._target_=my_pkg.loss"], "callbacks.mine"),
         (["++callbacks.mine._target_=my_pkg.loads_nothing"], "callbacks.mine"),
+        (
+            [
+                "++callbacks.mine._target_=keras.callbacks.BackupAndRestore",
+                "++callbacks.mine.backup_dir=backup",
+            ],
+            "BackupAndRestore",
+        ),
         (["init_from=nowhere"], "init_from=nowhere"),
         (["init_from=file"], "init_from=file"),
         (["hydra.run.dir=file"], "it is a file"),
