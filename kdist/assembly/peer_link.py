@@ -84,6 +84,7 @@ class PeerLink:
 
     def leave(self, exit_code: int, *, has_ended: bool) -> None:
         """Say that this task is finished, and wait for the chief's last word."""
+        del exit_code  # The chief's is what counts.
         if has_ended:
             self._control.finished()
             self._control.wait_done()

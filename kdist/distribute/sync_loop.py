@@ -274,16 +274,16 @@ class SyncLoop:
         )
         rounds = num_batches // max(1, len(devices)) if devices else tf.constant(0, tf.int64)
         for _ in tf.range(rounds):
-            for index, device in enumerate(devices):
+            for device in devices:
                 batch = next(batches)
                 with tf.device(device):
-                    total += self._evaluate_one(batch, index)
+                    total += self._evaluate_one(batch)
         for _ in tf.range(num_batches - rounds * len(devices)):
             total += self._evaluate_one(next(batches))
         return total
 
     @_PLAIN
-    def _evaluate_one(self, batch: Any, replica_in_worker: int = 0) -> tf.Tensor:
+    def _evaluate_one(self, batch: Any) -> tf.Tensor:
         x, y, sample_weight, num_rows = batch
         one = tf.ones((), tf.float32)
         share = Share(

@@ -31,7 +31,7 @@ def render_plan(plan: LaunchPlan) -> str:
 
 def _row(plan: LaunchPlan, planned: PlannedTask) -> tuple[str, str, str, str]:
     address = _shown_address(plan.spec, planned)
-    return (str(planned.task), address, _shown_devices(planned), _shown_work(plan, planned))
+    return (str(planned.task), address, _shown_devices(planned), _shown_work(planned))
 
 
 def _shown_address(spec: ClusterSpec, planned: PlannedTask) -> str:
@@ -51,7 +51,7 @@ def _shown_devices(planned: PlannedTask) -> str:
     return f"CPU, {planned.num_devices} virtual devices"
 
 
-def _shown_work(plan: LaunchPlan, planned: PlannedTask) -> str:
+def _shown_work(planned: PlannedTask) -> str:
     if planned.batch_rows:
         sizes = sorted(set(planned.batch_rows), reverse=True)
         rows = " or ".join(str(size) for size in sizes)
