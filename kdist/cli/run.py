@@ -67,7 +67,8 @@ def run(composition: Composition, environ: MutableMapping[str, str], *, started_
         sys.stdout.flush()
         if not config.plan.model:
             return 0
-    if config.command == "train" and not composition.is_default_dir:
+    makes_folder = membership is None or membership.task == plan.spec.chief
+    if config.command == "train" and makes_folder and not composition.is_default_dir:
         refuse_used(composition.run_dir)
     requests = [
         _request(plan, planned, composition, is_local=membership is None, started_at_s=started_at_s)

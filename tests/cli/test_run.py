@@ -1,6 +1,7 @@
 """One run: what each task is asked to do. The launch itself is a fake."""
 
 import dataclasses
+import json
 
 import pytest
 import yaml
@@ -87,6 +88,27 @@ def test_tasks_inherit_the_backend(asked):
     composition = compose_run(parse([]))
     assert run(composition, environ, started_at_s=0.0) == 0
     assert environ["GRPC_FAIL_FAST"] == "use_caller"
+
+
+def test_only_who_makes_the_run_folder_refuses_a_used_one(asked, monkeypatch, tmp_path):
+    """A worker that is started again finds the folder of the run that it takes part in."""
+    became = []
+    monkeypatch.setattr(
+        "kdist.assembly.task_main", lambda request, link: became.append(str(request.task)) or 0
+    )
+    (tmp_path / "config.yaml").touch()
+    argv = ("strategy=ps", f"hydra.run.dir={tmp_path}")
+    cluster = {"chief": ["a:1"], "worker": ["a:2"], "ps": ["a:3"]}
+    environs = [
+        {"TF_CONFIG": json.dumps({"cluster": cluster, "task": {"type": kind, "index": 0}})}
+        for kind in cluster
+    ]
+    for environ in environs[1:]:
+        asked(*argv, **environ)
+    assert became == ["worker-0", "ps-0"]
+    for environ in ({}, environs[0]):
+        with pytest.raises(ConfigError, match="already holds a run"):
+            asked(*argv, **environ)
 
 
 def test_evaluate_is_no_task_of_a_cluster(asked):
