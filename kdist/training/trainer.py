@@ -160,8 +160,6 @@ class Trainer:
         seconds = self._train_epoch(epoch, num_steps)
         sums = self._loop.read_logs()
         logs = self._loop.logs.results(sums)
-        num_examples = self._loop.logs.num_examples(sums)
-        state.examples_seen += num_examples
         state.train_s += seconds
         if state.stop_reason is None and self._validation is not None:
             self._bridge.weights_changed = False
@@ -175,7 +173,6 @@ class Trainer:
             self._bridge.weights_changed = False
         state.metrics = logs
         state.epochs_done += 1
-        state.num_updates = self._loop.store.num_updates
         learning_rate = self._bridge.view.learning_rate
         self._bridge.epoch_end(epoch, logs)
         facts = EpochFacts(
@@ -183,7 +180,7 @@ class Trainer:
             global_step=state.num_updates,
             batches_seen=state.batches_seen,
             seconds=seconds,
-            examples=num_examples,
+            examples=self._loop.logs.num_examples(sums),
             metrics=logs,
             learning_rate=learning_rate,
         )
@@ -194,12 +191,15 @@ class Trainer:
         """Run the steps of one epoch; return the seconds they took."""
         state = self.state
         begun, done = self._clock(), 0
+        examples_before = state.examples_seen
         while done < num_steps and state.stop_reason is None:
             size = min(self._pace.next_steps, num_steps - done)
             started = self._clock()
             sums = self._run_stretch(done, size)
             done += size
             state.batches_seen += size
+            state.examples_seen = examples_before + self._loop.logs.num_examples(sums)
+            state.num_updates = self._loop.store.num_updates
             elapsed = self._clock() - started
             if state.first_step_at_s is None:
                 state.first_step_at_s = self._clock()

@@ -16,6 +16,7 @@ from .cases import (
     Y,
     adam,
     binary,
+    by_path,
     dense,
     half_precision,
     heads,
@@ -43,6 +44,7 @@ def optimizer_state(optimizer):
         ("momentum_average", dense(lambda: sgd(use_ema=True, ema_momentum=0.8)), 2),
         ("accumulation", dense(lambda: adam(gradient_accumulation_steps=3)), 2),
         ("embedding", CASES["masked_steps"].build, 2),
+        ("two_optimizers", dense(by_path), 2),
         ("mixed_float16", half_precision, 2),
     ],
 )
