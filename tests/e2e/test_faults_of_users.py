@@ -94,8 +94,8 @@ def test_more_workers_than_examples(kdist, tmp_path):
     ],
 )
 def test_workers_that_read_other_data_are_named(kdist, function, said, tmp_path):
-    argv = ("strategy=multiworker", "cluster.workers=2", f"data._target_=my_pkg.{function}")
-    code, stdout, stderr = kdist(*argv)
+    argv = ("strategy=multiworker", "cluster.workers=2", "cluster.stop_grace_s=2")
+    code, stdout, stderr = kdist(*argv, f"data._target_=my_pkg.{function}")
     assert (code, stdout, len(stderr.splitlines())) == (2, "", 1)
     assert "Error (worker-1): worker-1 reads other data than worker-0" in stderr
     assert said in stderr
