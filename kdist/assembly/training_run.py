@@ -284,7 +284,8 @@ class TrainingRun:
         return self._num_workers * per_worker
 
     def _warm_start(self, model: keras.Model) -> None:
-        if self._config.init_from is not None:
+        """Read first weights on the chief, whose values every worker's store begins with."""
+        if self._config.init_from is not None and self._cluster.is_chief:
             start_from(model, Path(self._config.init_from))
 
 

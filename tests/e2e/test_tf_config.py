@@ -82,6 +82,23 @@ def test_different_configurations_are_named_on_both_sides(bench):
     assert not list(bench.folder.glob("outputs"))
 
 
+def test_only_the_chief_needs_the_weights_to_start_from(bench):
+    small = ("data=synthetic", "data.num_examples=1000", "model.dropout=0", "epochs=1")
+    first = bench.run(*small, "strategy=single", "hydra.run.dir=first")
+    assert first.code == 0
+    elsewhere = bench.folder / "elsewhere"
+    elsewhere.mkdir()
+    cluster = cluster_of(worker=2)
+    argv = (*small, "init_from=first", "optimizer.learning_rate=0", "hydra.run.dir=run")
+    commands = bench.start_cluster(cluster, *argv, tasks=["worker-0"])
+    commands |= bench.start_cluster(cluster, *argv, tasks=["worker-1"], cwd=elsewhere)
+    for command in commands.values():
+        assert command.wait(60).code == 0
+    before, after = (Run(bench.folder / name).result["metrics"] for name in ("first", "run"))
+    assert after["val_loss"] == pytest.approx(before["val_loss"], abs=1e-5)
+    assert list(elsewhere.iterdir()) == []
+
+
 def test_a_port_in_use_is_named(bench):
     cluster = cluster_of(worker=2)
     with socket.socket() as holder:
