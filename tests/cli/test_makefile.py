@@ -1,5 +1,6 @@
 """`make train` on a machine whose Python does not fit."""
 
+import os
 import shutil
 import subprocess
 from pathlib import Path
@@ -19,7 +20,11 @@ def test_another_python_gets_one_clear_line(target, tmp_path):
     python.write_text('#!/bin/sh\n[ "$1" = --version ] && echo "Python 3.9.1" && exit 0\nexit 1\n')
     python.chmod(0o755)
     done = subprocess.run(
-        ["make", target, f"PYTHON={python}"], cwd=tmp_path, capture_output=True, text=True
+        ["make", target, f"PYTHON={python}"],
+        cwd=tmp_path,
+        env={k: v for k, v in os.environ.items() if not k.startswith(("MAKE", "MFLAGS"))},
+        capture_output=True,
+        text=True,
     )
     said = [line for line in done.stderr.splitlines() if not line.startswith("make")]
     assert (done.returncode, done.stdout, len(said)) == (2, "", 1)
