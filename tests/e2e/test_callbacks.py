@@ -40,6 +40,7 @@ def test_weights_that_a_batch_hook_writes_reach_every_task(kdist, strategy, tmp_
     assert all(np.all(weight == 0) for weight in model.get_weights())
     # All classes are as likely then: the loss of every batch but the first is that of guessing.
     assert run.result["metrics"]["val_loss"] == pytest.approx(np.log(10), abs=1e-5)
-    # Under ps the second of two steps at once may already see the first one's small update.
-    tolerance = 1e-2 if strategy == "ps" else 1e-5
+    # Under ps the second of two steps at once may see the first one's update: by Adam's rule each
+    # number moves by at most the learning rate, and so does this loss.
+    tolerance = 2e-3 if strategy == "ps" else 1e-5
     assert float(run.rows[-1]["loss"]) == pytest.approx(np.log(10), abs=tolerance)
