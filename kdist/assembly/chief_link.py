@@ -48,20 +48,19 @@ class ChiefLink:
         self._give_up = give_up
         self._error: KdistError | None = None
         self._has_error = threading.Event()
-        self._notice_s = config.cluster.chief_lost_timeout_s + NOTICE_MARGIN_S
+        self._notice_s = config.cluster.heartbeat_timeout_s + NOTICE_MARGIN_S
         self._is_over = False
         self._lost_at_s: dict[Task, float] = {}
         self._alone_limit_s = config.cluster.start_timeout_s
         self.num_workers_lost = 0
-        can_rejoin = {TaskType.WORKER} if traits.needs_coordinator else set()
         self._control = ControlChief(
             spec,
             flat,
             start_timeout_s=config.cluster.start_timeout_s,
-            lost_timeout_s=config.cluster.chief_lost_timeout_s,
+            lost_timeout_s=config.cluster.heartbeat_timeout_s,
             say=say,
             key=config.cluster.key,
-            rejoins=can_rejoin,
+            rejoins=traits.restarts_alone,
             on_lost=self._lose,
             on_rejoined=self._regain,
         )
@@ -122,7 +121,7 @@ class ChiefLink:
             return
         self.num_workers_lost += task.type is TaskType.WORKER
         self._tell("task_lost", task)
-        if self._traits.needs_coordinator and task.type is TaskType.WORKER:
+        if task.type in self._traits.restarts_alone:
             self._lost_at_s[task] = time.monotonic()
             return
         error = PeerLostError(f"{task} ({self._spec.address(task)}) was lost.")

@@ -36,14 +36,14 @@ class PeerLink:
         self._has_asked = False
         self._error: KdistError | None = None
         self._has_error = threading.Event()
-        self._notice_s = config.cluster.chief_lost_timeout_s + NOTICE_MARGIN_S
+        self._notice_s = config.cluster.heartbeat_timeout_s + NOTICE_MARGIN_S
         self._is_over = False
         self._control = ControlPeer(
             spec,
             task,
             flat,
             start_timeout_s=config.cluster.start_timeout_s,
-            chief_lost_timeout_s=config.cluster.chief_lost_timeout_s,
+            lost_timeout_s=config.cluster.heartbeat_timeout_s,
             say=say,
             key=config.cluster.key,
             on_lost=self._lose,

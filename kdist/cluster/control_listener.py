@@ -158,7 +158,7 @@ class Listener:
         silence_s = self._own.lost_timeout_s
         error = PeerLostError(
             f"{self._chief} vanished without a word: nothing heard for {silence_s:g} s "
-            "(cluster.chief_lost_timeout_s). Start this task again together with its chief."
+            "(cluster.heartbeat_timeout_s). Start this task again together with its chief."
         )
         with self._hearing.changed:
             self._hearing.error = error

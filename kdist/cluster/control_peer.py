@@ -27,7 +27,7 @@ class ControlPeer:
         config_flat: Mapping[str, Any],
         *,
         start_timeout_s: float,
-        chief_lost_timeout_s: float,
+        lost_timeout_s: float,
         say: Callable[[str], None],
         key: str | None = None,
         say_every_s: float = 5.0,
@@ -42,7 +42,7 @@ class ControlPeer:
             config_flat: What must be the same on all tasks; values that JSON can hold.
             start_timeout_s: How long `rendezvous` waits for the chief's call. Once the chief has
                 called, it is the chief that waits.
-            chief_lost_timeout_s: How long the chief may stay silent, or gone, without having
+            lost_timeout_s: How long the chief may stay silent, or gone, without having
                 ended the run.
             say: Takes one line for the user.
             key: Signs all messages (`cluster.key`); all tasks must have the same.
@@ -59,7 +59,7 @@ class ControlPeer:
         config = control_config.comparable(config_flat, spec)
         self._listener = Listener(
             self._hearing,
-            own=Identity(task, control_config.digest(config), chief_lost_timeout_s),
+            own=Identity(task, control_config.digest(config), lost_timeout_s),
             chief=spec.chief,
             config=config,
             key=key,

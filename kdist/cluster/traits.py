@@ -25,6 +25,8 @@ class StrategyTraits:
         needs_coordinator: Whether the chief drives the workers, step by step.
         trains_on: Task types that run the training loop.
         hosts: Task types that only lend a TensorFlow server.
+        restarts_alone: Task types that are started again by themselves after a loss, while the
+            others go on; the loss of any other task restarts all from the last checkpoint.
         min_workers: Fewest workers, a chief that trains included.
         min_ps: Fewest parameter servers.
         batch_is_global: Whether `data.batch_size` is split among all replicas; where it is not,
@@ -38,6 +40,7 @@ class StrategyTraits:
     needs_coordinator: bool = False
     trains_on: frozenset[TaskType] = frozenset({TaskType.CHIEF})
     hosts: frozenset[TaskType] = frozenset()
+    restarts_alone: frozenset[TaskType] = frozenset()
     min_workers: int = 0
     min_ps: int = 0
     batch_is_global: bool = True
@@ -76,6 +79,7 @@ TRAITS: Mapping[tuple[str, str, str], StrategyTraits] = {
             update=ASYNC,
             needs_coordinator=True,
             hosts=frozenset({TaskType.WORKER, TaskType.PS}),
+            restarts_alone=frozenset({TaskType.WORKER}),
             min_workers=1,
             min_ps=1,
             batch_is_global=False,

@@ -25,6 +25,7 @@ _AT_LEAST: Mapping[str, int] = {
     "steps_per_execution": 1,
     "limit_batches": 1,
     "strategy.devices": 1,
+    "strategy.min_workers": 1,
     "cluster.workers": 0,
     "cluster.ps": 0,
     "cluster.max_restarts": 0,
@@ -33,7 +34,7 @@ _AT_LEAST: Mapping[str, int] = {
     "data.seed": 0,
     "data.cache_bytes": 0,
 }
-_MORE_THAN_0 = ("start_timeout_s", "chief_lost_timeout_s", "stop_grace_s")
+_MORE_THAN_0 = ("start_timeout_s", "heartbeat_timeout_s", "stop_grace_s")
 
 
 def check(config: Config) -> None:

@@ -56,6 +56,8 @@ class StrategyConfig:
         allow_custom_train_step: Run a model's own `train_step` on several replicas, though its
             gradients may then be summed instead of averaged.
         placement: How variables are dealt to parameter servers: greedy_bytes or round_robin.
+        min_workers: Fewest workers to go on with when one of them cannot be started again any
+            more; `None` means all.
     """
 
     name: str | None = None
@@ -65,6 +67,7 @@ class StrategyConfig:
     collective: str = "auto"
     allow_custom_train_step: bool = False
     placement: str = "greedy_bytes"
+    min_workers: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,9 +80,9 @@ class ClusterConfig:
         host: Name or address that local tasks serve on.
         key: Shared secret that signs the messages between tasks; `None` for none.
         start_timeout_s: How long a task waits for its peers to appear.
-        chief_lost_timeout_s: How long a task goes on without a sign of its chief.
+        heartbeat_timeout_s: How long a task may show no sign of life before it counts as lost.
         stop_grace_s: How long a task may take to end by itself once the run is over.
-        max_restarts: How often a lost task may be started again, where training can go on.
+        max_restarts: Restarts after losses without a healthy stretch between.
     """
 
     workers: int = 2
@@ -87,7 +90,7 @@ class ClusterConfig:
     host: str = "127.0.0.1"
     key: str | None = None
     start_timeout_s: float = 120.0
-    chief_lost_timeout_s: float = 30.0
+    heartbeat_timeout_s: float = 30.0
     stop_grace_s: float = 30.0
     max_restarts: int = 3
 

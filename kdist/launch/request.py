@@ -37,6 +37,9 @@ class TaskRequest:
         accelerators: Indices of the accelerators that it may use; empty hides all of them.
         notes: What the user may not expect, a sentence each.
         started_at_s: When the user's command began, in seconds since the epoch.
+        attempt: How many times all tasks of the run were started before, after losses; from 1 on
+            `run_dir` is the folder that the run has made, and training goes on from its newest
+            checkpoint.
         is_local: Whether a launcher on this machine started (and watches) the task.
         choice_line: Why this strategy.
         console: Where the chief's report goes.
@@ -58,6 +61,7 @@ class TaskRequest:
     accelerators: tuple[int, ...] = ()
     notes: tuple[str, ...] = ()
     started_at_s: float = field(default_factory=time.time)
+    attempt: int = 0
 
 
 class LauncherLink(Protocol):

@@ -69,7 +69,7 @@ class Cluster:
         return chief
 
     def peer(self, task, config=CONFIG, **more):
-        defaults = {"start_timeout_s": 20.0, "chief_lost_timeout_s": 20.0, "say_every_s": 0.3}
+        defaults = {"start_timeout_s": 20.0, "lost_timeout_s": 20.0, "say_every_s": 0.3}
         peer = ControlPeer(self.spec, task, config, say=self.lines.append, **{**defaults, **more})
         self._ends.append(peer.close)
         return peer

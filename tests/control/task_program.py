@@ -46,7 +46,7 @@ def main():
         task,
         CONFIG,
         start_timeout_s=20,
-        chief_lost_timeout_s=options["lost_timeout_s"],
+        lost_timeout_s=options["lost_timeout_s"],
         say=say,
         on_lost=leave if is_blocked else lambda error: None,
         on_ended=(lambda code: os._exit(code)) if is_blocked else lambda code: None,

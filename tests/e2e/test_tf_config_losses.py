@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.timeout(170)]
 OWN = Path(__file__).parent / "own" / "my_pkg.py"
 LONG = (
     *("data=synthetic", "data.num_examples=2000", "epochs=5000", "hydra.run.dir=run"),
-    *("cluster.chief_lost_timeout_s=3",),
+    *("cluster.heartbeat_timeout_s=3",),
 )
 PS = ("strategy=ps", *LONG)
 MULTIWORKER = ("strategy=multiworker", *LONG)
