@@ -28,6 +28,15 @@ from kdist.launch.request import Console, NullLink, TaskRequest
 from kdist.records.run_folder import refuse_used
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PreparedRun:
+    """A run before its first process: what was decided, and what each task is asked to do."""
+
+    config: Config
+    plan: LaunchPlan
+    requests: tuple[TaskRequest, ...]
+
+
 def run(composition: Composition, environ: MutableMapping[str, str], *, started_at_s: float) -> int:
     """Carry out one composed configuration; return the exit code.
 
@@ -40,6 +49,47 @@ def run(composition: Composition, environ: MutableMapping[str, str], *, started_
         KdistError: If the configuration, the environment or the cluster is wrong.
     """
     membership = decode(environ)
+    prepared = prepare(composition, environ, membership, started_at_s=started_at_s)
+    config, plan, requests = prepared.config, prepared.plan, prepared.requests
+    if config.command == "plan":
+        sys.stdout.write(render_plan(plan))
+        sys.stdout.flush()
+        if not config.plan.model:
+            return 0
+        requests = [asked for asked in requests if asked.task == plan.spec.chief]
+    makes_folder = membership is None or membership.task == plan.spec.chief
+    if config.command == "train" and makes_folder and not composition.is_default_dir:
+        refuse_used(composition.run_dir)
+    if membership is None or config.command == "plan":
+        from kdist.launch.local import run_local
+
+        return run_local(requests)
+    with hidden_stderr(is_hidden=not config.verbose):
+        from kdist.assembly import task_main
+
+    return task_main(requests[plan.spec.tasks().index(membership.task)], NullLink())
+
+
+def prepare(
+    composition: Composition,
+    environ: MutableMapping[str, str],
+    membership: Membership | None,
+    *,
+    started_at_s: float,
+    num_accelerators: int | None = None,
+) -> PreparedRun:
+    """Check one composed configuration and decide what its run consists of; start nothing.
+
+    Args:
+        composition: What the command line came to.
+        environ: The process environment; what tasks must inherit is set in it.
+        membership: What TF_CONFIG says, if it is set.
+        started_at_s: When the user's command began, in seconds since the epoch.
+        num_accelerators: Accelerators that the run may use; all of this machine, unless given.
+
+    Raises:
+        KdistError: If the configuration, the environment or the cluster is wrong.
+    """
     data_tree = with_data_of_run(composition.tree, composition.typed_keys)
     composition = dataclasses.replace(composition, tree=data_tree)
     config = kdist_config.load(resolved(composition.tree))
@@ -51,7 +101,8 @@ def run(composition: Composition, environ: MutableMapping[str, str], *, started_
             is_task=membership is not None,
         )
     )
-    num_accelerators = count_accelerators(environ)
+    if num_accelerators is None:
+        num_accelerators = count_accelerators(environ)
     choice = _choose(config, membership, num_accelerators)
     composition = _settle(composition, config, choice, membership)
     plan = build_plan(
@@ -62,27 +113,12 @@ def run(composition: Composition, environ: MutableMapping[str, str], *, started_
         find_ports=find_free_ports,
         typed_keys=composition.typed_keys,
     )
-    if config.command == "plan":
-        sys.stdout.write(render_plan(plan))
-        sys.stdout.flush()
-        if not config.plan.model:
-            return 0
-    makes_folder = membership is None or membership.task == plan.spec.chief
-    if config.command == "train" and makes_folder and not composition.is_default_dir:
-        refuse_used(composition.run_dir)
-    requests = [
-        _request(plan, planned, composition, is_local=membership is None, started_at_s=started_at_s)
+    is_local = membership is None
+    requests = tuple(
+        _request(plan, planned, composition, is_local=is_local, started_at_s=started_at_s)
         for planned in plan.tasks
-        if config.command != "plan" or planned.task == plan.spec.chief
-    ]
-    if membership is None or config.command == "plan":
-        from kdist.launch.local import run_local
-
-        return run_local(requests)
-    with hidden_stderr(is_hidden=not config.verbose):
-        from kdist.assembly import task_main
-
-    return task_main(requests[plan.spec.tasks().index(membership.task)], NullLink())
+    )
+    return PreparedRun(config=config, plan=plan, requests=requests)
 
 
 def _hosts(membership: Membership | None) -> list[str]:
