@@ -14,7 +14,9 @@ import numpy as np
 import tensorflow as tf
 
 from kdist.distribute import keras_adapter
-from kdist.distribute.layout import Bucket, BucketLayout
+from kdist.distribute.bucket_values import split_members as split_members
+from kdist.distribute.layout import BucketLayout
+from kdist.distribute.values import eagerly, run, to_numpy
 from kdist.errors import ConfigError
 
 # Updates that treat every element by itself, so that an update of a concatenation equals the
@@ -77,7 +79,7 @@ def clone_optimizer(
             custom[type(schedule).__name__] = type(schedule)
         with keras.saving.custom_object_scope(custom):
             inner = inner_optimizer(optimizer)
-            config = {**inner.get_config(), **changes}
+            config = {**eagerly(inner.get_config), **changes}
             clone = type(inner).from_config(config)
             if inner is optimizer:
                 return clone
@@ -130,9 +132,13 @@ class StoreOptimizer:
     def apply(self, gradients: Sequence[Any]) -> None:
         """Update the buckets; call it in cross-replica context with reduced gradients."""
         if self.inner is self.optimizer:
-            self.optimizer.apply(gradients, self.buckets)
+            self.update(gradients)
             return
         self._apply_scaled(gradients)
+
+    def update(self, gradients: Sequence[Any]) -> None:
+        """Update the buckets with finite gradients without loss scale."""
+        self.inner.apply(gradients, self.buckets)
 
     def _apply_scaled(self, gradients: Sequence[Any]) -> None:
         """Update unless a gradient overflowed, and move the scale as Keras' rule says.
@@ -145,7 +151,7 @@ class StoreOptimizer:
 
         def update() -> tf.Tensor:
             scale = tf.convert_to_tensor(self.optimizer.dynamic_scale)
-            self.inner.apply([divide(g, scale) for g in gradients], self.buckets)
+            self.update([divide(g, scale) for g in gradients])
             return tf.constant(0)
 
         tf.cond(finite, update, lambda: tf.constant(0))
@@ -166,13 +172,14 @@ class StoreOptimizer:
     @property
     def num_updates(self) -> int:
         """Return the updates that reached the model: accumulated and skipped steps do not count."""
-        return int(np.asarray(keras.ops.convert_to_numpy(self.optimizer.iterations)))
+        steps = self.inner.gradient_accumulation_steps or 1
+        return int(to_numpy(keras_adapter.own_iterations(self.inner))) // steps
 
     def finalize(self) -> bool:
         """Write moving averages over the weights if the optimizer keeps any; return whether."""
         if not any(each.use_ema for each in updating_optimizers(self.optimizer)):
             return False
-        self.optimizer.finalize_variable_values(self.buckets)
+        run(self.buckets[0], lambda: self.optimizer.finalize_variable_values(self.buckets))
         return True
 
 
@@ -213,16 +220,6 @@ def _built(store: StoreOptimizer) -> StoreOptimizer:
         counts[bucket_index] += 1
     store.slots = tuple(slots)
     return store
-
-
-def split_members(bucket: Bucket, values: np.ndarray) -> list[tuple[int, np.ndarray]]:
-    """Return (variable index, value) for each member of a bucket's flat or shaped value."""
-    if not bucket.is_flat:
-        return [(bucket.members[0].variable_index, values)]
-    return [
-        (m.variable_index, values[m.offset : m.offset + m.size].reshape(m.shape))
-        for m in bucket.members
-    ]
 
 
 def all_finite(gradients: Sequence[Any]) -> tf.Tensor:

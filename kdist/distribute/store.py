@@ -18,6 +18,7 @@ from kdist.distribute.optimizer import StoreOptimizer, build_store_optimizer, sp
 from kdist.distribute.shares import WorkerShare
 from kdist.distribute.step_types import StepValues
 from kdist.distribute.structure import ModelStructure
+from kdist.distribute.values import to_numpy
 
 
 class ReplicatedStore:
@@ -185,12 +186,6 @@ def _mirrored(variable: keras.Variable) -> tf.Variable:
 def fingerprint(variables: Sequence[keras.Variable]) -> list[int]:
     """Return a checksum of each variable's value, to tell later whether somebody wrote it."""
     return [zlib.crc32(to_numpy(variable).tobytes()) for variable in variables]
-
-
-def to_numpy(variable: Any) -> np.ndarray:
-    """Return a variable's value as an array, with its own dtype."""
-    value = variable.value if isinstance(variable, keras.Variable) else variable
-    return np.asarray(value.numpy())
 
 
 def pack_states(variables: Sequence[keras.Variable]) -> np.ndarray:

@@ -1,0 +1,119 @@
+"""Reads and writes variables, whether they live in this process or in a session's graph.
+
+A between-graph worker holds its parameter store in a `tf.Graph` of its own, whose values a session
+reaches. Whoever reads or writes variables of a store does it here, and need not know which it is.
+"""
+
+import weakref
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+_sessions: "weakref.WeakKeyDictionary[Any, GraphValues]" = weakref.WeakKeyDictionary()
+
+
+def to_numpy(variable: Any) -> np.ndarray:
+    """Return a variable's value as an array, with its own dtype."""
+    raw = raw_variable(variable)
+    session = _session_of(raw)
+    if session is not None:
+        return session.read(raw)
+    return np.asarray(eagerly(raw.numpy))
+
+
+def write(variable: Any, value: Any) -> None:
+    """Give a variable a value of its own shape."""
+    raw = raw_variable(variable)
+    session = _session_of(raw)
+    if session is not None:
+        session.write(raw, value)
+    else:
+        raw.assign(value)
+
+
+def first_value(make: Callable[[], Any], shape: Any, dtype: Any) -> Any:
+    """Return what to create a variable of a store with: `make()`, an array or a tensor.
+
+    In a graph it is zeros instead: a graph should not carry a model's weights. There the chief
+    writes the values once its session runs.
+    """
+    return make() if tf.executing_eagerly() else tf.zeros(shape, dtype)
+
+
+def run(variable: Any, operation: Callable[[], Any]) -> None:
+    """Run TensorFlow operations on variables: now, or in the session of the variables' graph.
+
+    Args:
+        variable: One of the variables.
+        operation: Calls the operations; its result is dropped.
+    """
+    session = _session_of(raw_variable(variable))
+    if session is None:
+        operation()
+    else:
+        session.run(operation)
+
+
+def eagerly(function: Callable[[], Any]) -> Any:
+    """Return `function()`, run eagerly, also while a graph is being built.
+
+    Whether TensorFlow runs operations or records them is a property of the thread, so another
+    thread does it.
+    """
+    if tf.executing_eagerly():
+        return function()
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(function).result()
+
+
+class GraphValues:
+    """The values of a graph's variables, through its session."""
+
+    def __init__(self, session: tf.compat.v1.Session):
+        """Let `to_numpy` and `write` reach the variables of the session's graph."""
+        self._session = session
+        self._writers: dict[int, tuple[Any, Any]] = {}
+        _sessions[session.graph] = self
+
+    def read(self, variable: tf.Variable) -> np.ndarray:
+        """Return a variable's value."""
+        with self._session.graph.as_default():
+            return np.asarray(self._session.run(variable))
+
+    def write(self, variable: tf.Variable, value: Any) -> None:
+        """Set a variable."""
+        if id(variable) not in self._writers:
+            with self._session.graph.as_default(), tf.device(variable.device):
+                given = tf.compat.v1.placeholder(variable.dtype, variable.shape)
+                self._writers[id(variable)] = given, variable.assign(given, read_value=False)
+        given, assign = self._writers[id(variable)]
+        self._session.run(assign, {given: np.asarray(value)})
+
+    def run(self, operation: Callable[[], Any]) -> None:
+        """Run operations; they are added to the graph."""
+
+        def ordered() -> tf.Tensor:
+            operation()
+            return tf.constant(0)
+
+        with self._session.graph.as_default():
+            self._session.run(tf.function(ordered, autograph=False)())
+
+
+def raw_variable(variable: Any) -> Any:
+    """Return TensorFlow's variable behind one of Keras'."""
+    return variable.value if isinstance(variable, keras.Variable) else variable
+
+
+def _session_of(raw: Any) -> GraphValues | None:
+    if not _sessions:
+        return None
+    try:
+        handle = raw.handle
+    except (AttributeError, ValueError):  # A distributed variable, outside a replica.
+        return None
+    return _sessions.get(handle.graph) if tf.is_symbolic_tensor(handle) else None
