@@ -46,13 +46,37 @@ class VariableInfo:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Rows:
+    """Rows of a variable: from `first` up to before `stop`, every `step`-th one."""
+
+    first: int
+    stop: int
+    step: int = 1
+
+    @property
+    def as_slice(self) -> slice:
+        """Return the slice that takes these rows of an array, or writes them."""
+        return slice(self.first, self.stop, self.step)
+
+    @property
+    def num(self) -> int:
+        """Return how many rows there are."""
+        return len(range(self.first, self.stop, self.step))
+
+
+@dataclass(frozen=True, kw_only=True)
 class Member:
-    """One variable's place in its bucket: elements `[offset, offset + size)` of the flat vector."""
+    """One variable's place in its bucket: elements `[offset, offset + size)` of the flat vector.
+
+    A variable that lies in pieces on several servers is a member of several buckets, each its own;
+    `rows` says which rows of it are here, and `shape` is that of the piece.
+    """
 
     variable_index: int
     offset: int
     size: int
     shape: tuple[int, ...]
+    rows: Rows | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import keras
-import numpy as np
 import tensorflow as tf
 
 from kdist.distribute import keras_adapter

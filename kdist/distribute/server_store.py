@@ -6,46 +6,27 @@ momentum stays consistent, however many workers push at once and however often a
 """
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
-import keras
-import numpy as np
 import tensorflow as tf
 
-from kdist.distribute import keras_adapter
-from kdist.distribute.layout import Bucket, BucketLayout
-from kdist.distribute.optimizer import (
-    StoreOptimizer,
-    all_finite,
-    build_store_optimizer,
-    divide,
-    inner_optimizer,
-    split_members,
-    updating_optimizers,
+from kdist.distribute import server_values
+from kdist.distribute.layout import BucketLayout
+from kdist.distribute.optimizer import StoreOptimizer, all_finite, divide, inner_optimizer
+from kdist.distribute.packets import Push
+from kdist.distribute.server_apply import ServerUpdate, traced_record
+from kdist.distribute.servers import (
+    WINDOW,
+    Server,
+    create_servers,
+    create_tallies,
+    refuse_unsplittable,
 )
-from kdist.distribute.packets import Packet, PacketLayout, Push
 from kdist.distribute.step_types import AuxLayout
-from kdist.distribute.store import fingerprint, pack_states, to_numpy, unpack_states, write_states
+from kdist.distribute.store import unpack_states
 from kdist.distribute.structure import ModelStructure
-from kdist.errors import ConfigError
 
-# Step ids that may be under way at once; a server remembers as many.
-WINDOW = 1 << 16
-
-
-@dataclass(kw_only=True)
-class Server:
-    """One parameter server's part of the store."""
-
-    device: str
-    bucket_indices: tuple[int, ...]
-    buckets: list[keras.Variable]
-    optimizer: StoreOptimizer | None
-    lock: tf.CriticalSection
-    applied: tf.Variable
-    packets: PacketLayout
-    apply_fn: Any = field(default=None)
+__all__ = ["WINDOW", "Server", "ServerStore"]
 
 
 class ServerStore:
@@ -73,73 +54,31 @@ class ServerStore:
         self.layout = layout
         self.aux = aux
         self.num_model_reads = 0
-        self._frozen_fingerprint: list[int] = []
+        self.frozen_fingerprint: list[int] = []
         template = structure.model.optimizer
         inner = inner_optimizer(template)
+        refuse_unsplittable(template, len(devices))
         self._scales_loss = inner is not template
         self._static_scale = inner.loss_scale_factor
         self._global_clipnorm = inner.global_clipnorm if len(devices) > 1 else None
-        parts = [each for each in updating_optimizers(template) if each is not inner]
-        if len(devices) > 1 and any(each.global_clipnorm for each in parts):
-            raise ConfigError(
-                "global_clipnorm inside a MultiOptimizer needs the whole gradient on one server. "
-                f"Received: cluster.ps={len(devices)}. Use cluster.ps=1 or clipnorm."
-            )
-        if self._global_clipnorm and inner.gradient_accumulation_steps:
-            raise ConfigError(
-                "global_clipnorm with gradient_accumulation_steps needs the whole gradient on one "
-                f"server. Received: cluster.ps={len(devices)}. Use cluster.ps=1 or clipnorm."
-            )
         changes = {"global_clipnorm": None} if self._global_clipnorm else {}
-        self.servers = [
-            self._create_server(index, device, changes) for index, device in enumerate(devices)
-        ]
-        with tf.device(devices[0]):
-            self.states = tf.Variable(
-                tf.constant(pack_states(structure.float_states)), trainable=False
-            )
-            self.sums = tf.Variable(tf.zeros([aux.num_logged], tf.float64), trainable=False)
-            self.num_applied = tf.Variable(tf.constant(0, tf.int64), trainable=False)
-            self.evaluation_sums = tf.Variable(
-                tf.zeros([aux.num_logged], tf.float64), trainable=False
-            )
-            self.evaluated = tf.Variable(tf.fill([WINDOW], tf.constant(-1, tf.int64)))
+        self.servers = create_servers(structure, layout, aux, devices, changes)
+        self.tallies = create_tallies(structure, aux, devices[0])
+        self.states, self.sums = self.tallies.states, self.tallies.sums
+        self.num_applied = self.tallies.num_applied
+        self.evaluation_sums = self.tallies.evaluation_sums
         for index, server in enumerate(self.servers):
-            server.apply_fn = self._trace_apply(index, server)
-        self._record_fn = self._trace_record()
+            server.apply_fn = self.update_of(index).traced()
+        self._record_fn = traced_record(devices[0], self.tallies, aux)
 
-    def _create_server(self, index: int, device: str, changes: dict[str, Any]) -> Server:
-        indices = self.layout.of_server(index)
-        with tf.device(device):
-            buckets = [self._create_bucket(i, self.layout.buckets[i]) for i in indices]
-            optimizer = None
-            if buckets:
-                part = BucketLayout(tuple(self.layout.buckets[i] for i in indices))
-                optimizer = build_store_optimizer(
-                    self.structure.model.optimizer, buckets, part, **changes
-                )
-            return Server(
-                device=device,
-                bucket_indices=indices,
-                buckets=buckets,
-                optimizer=optimizer,
-                lock=tf.CriticalSection(shared_name=f"kdist_server_{index}"),
-                applied=tf.Variable(tf.fill([WINDOW], tf.constant(-1, tf.int64))),
-                packets=PacketLayout(
-                    [self.layout.buckets[i] for i in indices],
-                    self.aux.num_logged + self.aux.num_states if index == 0 else 0,
-                ),
-            )
-
-    def _create_bucket(self, index: int, bucket: Bucket) -> keras.Variable:
-        members = [self.structure.trainable[m.variable_index] for m in bucket.members]
-        if bucket.is_flat:
-            value = np.concatenate([to_numpy(v).ravel() for v in members])
-            return keras.Variable(value, dtype=bucket.dtype, name=f"bucket_{index}")
-        variable = keras.Variable(to_numpy(members[0]), dtype=bucket.dtype, name=f"bucket_{index}")
-        keras_adapter.set_path(variable, members[0].path, members[0].name)
-        variable.constraint = members[0].constraint
-        return variable
+    def update_of(self, server_index: int) -> ServerUpdate:
+        """Return what a server does under its lock with what it is sent."""
+        return ServerUpdate(
+            self.servers[server_index],
+            self.aux,
+            scales_loss=self._scales_loss,
+            tallies=self.tallies if server_index == 0 else None,
+        )
 
     # inside a step, on a worker
 
@@ -229,82 +168,16 @@ class ServerStore:
             local = tf.nest.map_structure(tf.identity, args, expand_composites=True)
             server.lock.execute(lambda: function(*local))
 
-    def _trace_apply(self, index: int, server: Server) -> Any:
-        is_first = index == 0
-
-        def apply(packet: Packet) -> tf.Tensor:
-            with tf.device(server.device):
-                push = server.packets.unpack(packet)
-                slot = push.step_id % WINDOW
-                fresh = tf.not_equal(tf.gather(server.applied, slot), push.step_id)
-                tf.cond(fresh, lambda: self._take(server, push, is_first), _nothing)
-                server.applied.scatter_nd_update([[slot]], [push.step_id])
-                return tf.constant(0)
-
-        return tf.function(apply, autograph=False).get_concrete_function(server.packets.spec)
-
-    def _take(self, server: Server, push: Push, is_first: bool) -> tf.Tensor:
-        """Apply what one server is sent; traced into the branch of a step that is new to it."""
-        if server.optimizer is not None:
-            if self._scales_loss:
-                tf.cond(push.is_finite, lambda: _apply(server, push.gradients), _nothing)
-                server.optimizer.move_loss_scale(push.is_finite)
-            else:
-                _apply(server, push.gradients)
-        if is_first:
-            num_logged = self.aux.num_logged
-            self.num_applied.assign_add(1)
-            self.sums.assign_add(tf.cast(push.aux[:num_logged], tf.float64))
-            if self.structure.float_states:
-                self.states.assign_add(push.aux[num_logged:])
-        return tf.constant(0)
-
-    def _trace_record(self) -> Any:
-        def record(evaluation_id: Any, logged: Any) -> tf.Tensor:
-            with tf.device(self.servers[0].device):
-                slot = evaluation_id % WINDOW
-                fresh = tf.not_equal(tf.gather(self.evaluated, slot), evaluation_id)
-                weight = tf.cast(fresh, tf.float64)
-                self.evaluation_sums.assign_add(tf.cast(logged, tf.float64) * weight)
-                self.evaluated.scatter_nd_update([[slot]], [evaluation_id])
-                return tf.constant(0)
-
-        return tf.function(record, autograph=False).get_concrete_function(
-            tf.TensorSpec([], tf.int64), tf.TensorSpec([self.aux.num_logged], tf.float32)
-        )
-
     # on the coordinator, between stretches of steps
 
     def write_to_model(self) -> None:
         """Give the model's variables the servers' values."""
-        for server in self.servers:
-            for index, variable in zip(server.bucket_indices, server.buckets, strict=True):
-                for position, value in split_members(
-                    self.layout.buckets[index], to_numpy(variable)
-                ):
-                    self.structure.trainable[position].assign(value)
-        if self.structure.float_states:
-            write_states(self.structure.float_states, self.states.numpy())
-        self._frozen_fingerprint = fingerprint(self.structure.frozen)
+        server_values.write_to_model(self)
 
     def read_from_model(self) -> bool:
         """Take over what somebody wrote into the model; return whether anything differed."""
         self.num_model_reads += 1
-        changed = self._frozen_fingerprint != fingerprint(self.structure.frozen)
-        for server in self.servers:
-            for index, variable in zip(server.bucket_indices, server.buckets, strict=True):
-                bucket = self.layout.buckets[index]
-                members = [self.structure.trainable[m.variable_index] for m in bucket.members]
-                value = np.concatenate([to_numpy(v).ravel() for v in members])
-                value = value if bucket.is_flat else value.reshape(bucket.members[0].shape)
-                if not np.array_equal(value, to_numpy(variable), equal_nan=True):
-                    variable.assign(value)
-                    changed = True
-        states = pack_states(self.structure.float_states)
-        if not np.array_equal(states, self.states.numpy(), equal_nan=True):
-            self.states.assign(states)
-            changed = True
-        return changed
+        return server_values.read_from_model(self)
 
     def take_from_chief(self) -> None:
         """The chief is the only task that runs the outer loop, and the servers hold its values."""
@@ -321,13 +194,3 @@ class ServerStore:
 
     def _first_optimizer(self) -> StoreOptimizer:
         return self.optimizers[0]
-
-
-def _apply(server: Server, gradients: list[Any]) -> tf.Tensor:
-    assert server.optimizer is not None
-    server.optimizer.inner.apply(gradients, server.buckets)
-    return tf.constant(0)
-
-
-def _nothing() -> tf.Tensor:
-    return tf.constant(0)

@@ -1,0 +1,49 @@
+"""Values of a store on servers, read and written from outside of its steps."""
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from kdist.distribute.bucket_values import bucket_value, variable_values
+from kdist.distribute.store import fingerprint, pack_states, write_states
+from kdist.distribute.values import to_numpy, write
+
+if TYPE_CHECKING:
+    from kdist.distribute.server_store import ServerStore
+
+
+def write_to_model(store: "ServerStore") -> None:
+    """Give the model's variables the servers' values; one variable is on the way at a time."""
+    variables = _buckets(store)
+    values = variable_values(store.layout.buckets, lambda index: to_numpy(variables[index]))
+    for position, value in values:
+        store.structure.trainable[position].assign(value)
+    if store.structure.float_states:
+        write_states(store.structure.float_states, to_numpy(store.states))
+    store.frozen_fingerprint = fingerprint(store.structure.frozen)
+
+
+def read_from_model(store: "ServerStore") -> bool:
+    """Take over what somebody wrote into the model; return whether anything differed."""
+    structure = store.structure
+    changed = store.frozen_fingerprint != fingerprint(structure.frozen)
+    variables = _buckets(store)
+    for index, bucket in enumerate(store.layout.buckets):
+        value = bucket_value(bucket, lambda i: to_numpy(structure.trainable[i]))
+        if not np.array_equal(value, to_numpy(variables[index]), equal_nan=True):
+            write(variables[index], value)
+            changed = True
+    states = pack_states(structure.float_states)
+    if not np.array_equal(states, to_numpy(store.states), equal_nan=True):
+        write(store.states, states)
+        changed = True
+    return changed
+
+
+def _buckets(store: "ServerStore") -> dict:
+    """Return the variable of each bucket, by its index in the layout."""
+    return {
+        index: variable
+        for server in store.servers
+        for index, variable in zip(server.bucket_indices, server.buckets, strict=True)
+    }
