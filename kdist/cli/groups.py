@@ -7,7 +7,7 @@ import kdist
 
 PRIMARY = "kdist"
 # Groups that a run may do without: `strategy=null` on the command line means the same.
-OPTIONAL_GROUPS = ("strategy", "experiment")
+OPTIONAL_GROUPS = ("strategy", "tuner", "experiment")
 
 
 def conf_folder() -> Path:

@@ -6,16 +6,22 @@ from typing import Any
 
 from kdist.cluster.traits import STRATEGY_NAMES, traits_of
 from kdist.config.schema import Config
+from kdist.config.space import read_space
 from kdist.errors import ConfigError
 
 COMMANDS = ("train", "evaluate", "predict", "export", "plan")
 COMMANDS_ON_A_RUN = ("evaluate", "predict", "export")
+RANDOM, GRID, BAYESIAN, HYPERBAND = TUNERS = ("random", "grid", "bayesian", "hyperband")
 
 _ONE_OF: Mapping[str, tuple[str, ...]] = {
     "command": COMMANDS,
     "strategy.name": STRATEGY_NAMES,
     "strategy.collective": ("auto", "ring", "nccl"),
     "strategy.placement": ("greedy_bytes", "round_robin"),
+    "tuner.name": TUNERS,
+    "tuner.direction": ("min", "max"),
+    "tuner.pruner": ("median",),
+    "tuner.keep_checkpoints": ("best", "all"),
 }
 _AT_LEAST: Mapping[str, int] = {
     "seed": 0,
@@ -33,6 +39,18 @@ _AT_LEAST: Mapping[str, int] = {
     "data.validation_batch_size": 1,
     "data.seed": 0,
     "data.cache_bytes": 0,
+    "tuner.max_trials": 1,
+    "tuner.max_epochs": 1,
+    "tuner.executions_per_trial": 1,
+    "tuner.parallel_trials": 1,
+    "tuner.seed": 0,
+    "tuner.max_retries": 0,
+    "tuner.max_failures_in_a_row": 1,
+    "tuner.pruner_min_trials": 1,
+    "tuner.pruner_min_epochs": 1,
+    "tuner.factor": 2,
+    "tuner.iterations": 1,
+    "tuner.num_initial_points": 1,
 }
 _MORE_THAN_0 = ("start_timeout_s", "heartbeat_timeout_s", "stop_grace_s")
 
@@ -60,6 +78,8 @@ def check(config: Config) -> None:
     _check_command(config)
     _check_strategy(config)
     _check_training(config)
+    if config.tuner.name is not None:
+        _check_search(config)
 
 
 def _check_command(config: Config) -> None:
@@ -109,6 +129,31 @@ def _check_training(config: Config) -> None:
                 f"callbacks.{name}._target_ is missing. Received: {callback.arguments}. Name a "
                 f"class, as in ++callbacks.{name}._target_=keras.callbacks.EarlyStopping."
             )
+
+
+def _check_search(config: Config) -> None:
+    tuner = config.tuner
+    if config.command not in ("train", "plan"):
+        raise ConfigError(
+            f"A search trains. Received: tuner={tuner.name} with command={config.command}. "
+            "Drop one of them."
+        )
+    for entry in read_space(tuner.space):
+        name = entry.key.lstrip("+")
+        if name.split(".")[0] in ("tuner", "command", "run", "hydra"):
+            raise ConfigError(f"tuner.space cannot vary {name}: it is the same in all trials.")
+        if name in ("epochs", "resume") and tuner.name == HYPERBAND:
+            raise ConfigError(f"tuner.space cannot vary {name}: hyperband sets it.")
+    if tuner.hypermodel is not None and tuner.hypermodel.target is None:
+        raise ConfigError(
+            "tuner.hypermodel._target_ is missing: name a keras_tuner.HyperModel, or a function of "
+            f"hyperparameters. Received: {sorted(tuner.hypermodel.arguments)}."
+        )
+    if tuner.pruner is not None and tuner.name == HYPERBAND:
+        raise ConfigError(
+            "hyperband stops hopeless trials by itself. Received: tuner=hyperband, "
+            f"tuner.pruner={tuner.pruner}. Drop one of them."
+        )
 
 
 def _value(config: Config, key: str) -> Any:

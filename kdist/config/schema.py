@@ -96,6 +96,56 @@ class ClusterConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
+class TunerConfig:
+    """A search over hyperparameters: who chooses, over which space, and how trials are run.
+
+    Attributes:
+        name: random, grid, bayesian or hyperband; `None` trains one run.
+        space: Keys that vary, see `kdist.config.space`; empty (without a hypermodel) for the
+            optimizer's learning rate.
+        hypermodel: A `keras_tuner.HyperModel`, or a function of hyperparameters that returns a
+            model, in place of the model function.
+        objective: The metric that trials are compared by, at its best epoch.
+        direction: Whether less (min) or more (max) of it is better; `None` goes by its name.
+        max_trials: Trials of the whole search; `None` leaves its end to the oracle.
+        max_epochs: Epochs of a trial (hyperband: of the longest ones); `None` means `epochs`.
+        executions_per_trial: Runs of each trial, with seeds of their own; the mean counts.
+        parallel_trials: Trials that run at the same time on this machine.
+        seed: Of the oracle's choices; `None` means the run's `seed`.
+        max_retries: How often a failed trial is run again.
+        max_failures_in_a_row: Failed trials, one after another, that end the search.
+        pruner: median stops hopeless trials early; `None` lets all of them end.
+        pruner_min_trials: Trials to compare with before one is stopped.
+        pruner_min_epochs: Epochs of a trial before it is stopped.
+        keep_checkpoints: Whose checkpoints are left at the end: best or all.
+        factor: hyperband: how much fewer trials, of how much more epochs, the next round has.
+        iterations: hyperband: how often all of its brackets are run.
+        num_initial_points: bayesian: random trials before the model of the objective chooses;
+            `None` means three for each hyperparameter.
+    """
+
+    name: str | None = None
+    space: dict[str, Any] = field(default_factory=dict)
+    hypermodel: TargetConfig | None = None
+    objective: str = "val_loss"
+    direction: str | None = None
+    max_trials: int | None = 10
+    max_epochs: int | None = None
+    executions_per_trial: int = 1
+    parallel_trials: int = 1
+    seed: int | None = None
+    max_retries: int = 1
+    max_failures_in_a_row: int = 3
+    pruner: str | None = None
+    pruner_min_trials: int = 3
+    pruner_min_epochs: int = 1
+    keep_checkpoints: str = "best"
+    factor: int = 3
+    iterations: int = 1
+    num_initial_points: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class PlanConfig:
     """What `command=plan` shows beside tasks and addresses."""
 
@@ -145,4 +195,5 @@ class Config:
     loss: Any = None
     metrics: Any = field(default_factory=list)
     callbacks: dict[str, TargetConfig] = field(default_factory=dict)
+    tuner: TunerConfig = field(default_factory=TunerConfig)
     plan: PlanConfig = field(default_factory=PlanConfig)
