@@ -18,7 +18,9 @@ from kdist.errors import EnvironmentFault, TaskTimeoutError
 
 PRELOAD = ("kdist.launch.preload",)
 
-_main_lock = threading.Lock()
+# multiprocessing looks at all processes whenever one is started, and an exit code can be read only
+# once: runs that are supervised in several threads take turns.
+lock = threading.RLock()
 
 
 def context(preload: Sequence[str] = PRELOAD) -> ForkServerContext:
@@ -93,6 +95,16 @@ def kill() -> None:
             os.kill(pid, signal.SIGKILL)
 
 
+def leave_to_launcher() -> None:
+    """Let the server end with its launcher, even while this process lives. For its children.
+
+    multiprocessing gives every child the pipe whose end tells the server that nobody needs it.
+    """
+    with contextlib.suppress(Exception):
+        os.close(_server()._forkserver_alive_fd)
+        _server()._forkserver_alive_fd = None
+
+
 def _server() -> Any:
     return getattr(forkserver, "_forkserver", None)
 
@@ -100,7 +112,7 @@ def _server() -> Any:
 @contextlib.contextmanager
 def _hidden_main() -> Iterator[None]:
     """Keep multiprocessing from telling the child where the user's main module is."""
-    with _main_lock:
+    with lock:
         main = sys.modules["__main__"]
         sys.modules["__main__"] = types.ModuleType("__main__")
         try:

@@ -15,6 +15,7 @@ from kdist.launch.failure_text import render_failure
 from kdist.launch.journal import Journal, known_facts
 from kdist.launch.policy import Cause, RestartPolicy
 from kdist.launch.request import TaskRequest
+from kdist.launch.signals import SignalInbox
 from kdist.launch.supervisor import Supervisor
 from kdist.launch.task_process import TaskProcess
 from kdist.launch.timing import Timing
@@ -56,6 +57,7 @@ def run_tasks(
     task_main: str = TASK_MAIN,
     environment: Mapping[str, str] | None = None,
     preload: Sequence[str] = forkserver.PRELOAD,
+    signals: SignalInbox | None = None,
     stdout: TextIO | None = None,
     stderr: TextIO | None = None,
 ) -> LocalRun:
@@ -74,6 +76,8 @@ def run_tasks(
         task_main: The tasks' main function (`(request, link) -> exit code`), as `module:function`.
         environment: The tasks' environment, if it is not what the fork server has.
         preload: What the fork server imports, if it does not run yet.
+        signals: Where SIGINT and SIGTERM come in; outside the main thread nothing comes but what
+            is sent there.
         stdout: Where the chief's output goes; `sys.stdout`, unless given.
         stderr: Where messages go; `sys.stderr`, unless given.
 
@@ -119,6 +123,7 @@ def run_tasks(
         restarts=restarts or _restarts_of(config),
         on_cause=report,
         say=say,
+        signals=signals,
     ).run()
     journal.settle_result(
         cause=ended.cause,

@@ -26,6 +26,8 @@ class SignalInbox:
         self._reader = -1
         self._writer = -1
         self._is_raising = False
+        self._early: list[int] = []
+        self._lock = threading.Lock()
 
     @property
     def descriptor(self) -> int:
@@ -36,11 +38,15 @@ class SignalInbox:
     def opened(self) -> Iterator["SignalInbox"]:
         """Take the signals over, and give them back afterwards.
 
-        Outside the main thread nothing can be taken over: signals stay with whoever has them.
+        Outside the main thread nothing can be taken over: signals stay with whoever has them,
+        and who passes them on.
         """
-        self._reader, self._writer = os.pipe()
-        os.set_blocking(self._reader, False)
-        os.set_blocking(self._writer, False)
+        with self._lock:
+            self._reader, self._writer = os.pipe()
+            os.set_blocking(self._reader, False)
+            os.set_blocking(self._writer, False)
+            while self._early:
+                self._put(self._early.pop(0))
         previous = {}
         if threading.current_thread() is threading.main_thread():
             previous = {number: signal.signal(number, self._take) for number in FORWARDED}
@@ -49,8 +55,18 @@ class SignalInbox:
         finally:
             for number, handler in previous.items():
                 signal.signal(number, handler)
-            os.close(self._reader)
-            os.close(self._writer)
+            with self._lock:
+                os.close(self._reader)
+                os.close(self._writer)
+                self._reader = self._writer = -1
+
+    def send(self, number: int) -> None:
+        """Pass on a signal that another thread has taken; before `opened`, it waits for that."""
+        with self._lock:
+            if self._writer < 0:
+                self._early.append(number)
+            else:
+                self._put(number)
 
     @contextlib.contextmanager
     def raising(self) -> Iterator[None]:
@@ -70,5 +86,8 @@ class SignalInbox:
     def _take(self, number: int, _frame: object) -> None:
         if self._is_raising:
             raise Interrupted(number)
+        self._put(number)
+
+    def _put(self, number: int) -> None:
         with contextlib.suppress(OSError):
             os.write(self._writer, bytes([number]))

@@ -88,7 +88,8 @@ class TaskProcess:
 
     def exit_code(self) -> int | None:
         """Return the exit code, negative for a signal; `None` while the process runs."""
-        return self._process.exitcode
+        with forkserver.lock:
+            return self._process.exitcode
 
     def send_signal(self, number: int) -> None:
         """Send a signal to the task itself; one that has ended is no error."""
