@@ -1,5 +1,6 @@
 """The chief's ties to the other tasks: it decides for all, and knows whom training needs."""
 
+import contextlib
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -73,7 +74,7 @@ class ChiefLink:
         """Tell every training task; a peer that was told to stop is heard."""
         if "stop" in decision:
             decision = {**decision, "stop": decision["stop"] or self._control.stop_reason}
-        if len(self._traits.trains_on) > 1:
+        if self._traits.has_peers:
             self._control.broadcast(dict(decision))
         return decision
 
@@ -92,6 +93,7 @@ class ChiefLink:
             raise self._error
         lost_at_s = dict(self._lost_at_s)
         is_alone = len(lost_at_s) == self._spec.num(TaskType.WORKER) > 0
+        is_alone = is_alone and not self._traits.has_followers  # The chief computes as well.
         if is_alone and time.monotonic() - max(lost_at_s.values()) > self._alone_limit_s:
             names = ", ".join(str(task) for task in sorted(lost_at_s))
             raise PeerLostError(
@@ -103,10 +105,23 @@ class ChiefLink:
         """Wait for the others to finish (if all went well), then tell how the run ended."""
         self._is_over = True
         try:
-            if has_ended and len(self._traits.trains_on) > 1:
+            if has_ended and self._traits.has_followers:
+                with contextlib.suppress(PeerLostError):  # Everything is done without it.
+                    self._control.wait_finished(_FINISH_DEADLINE_S, self._followers())
+            elif has_ended and len(self._traits.trains_on) > 1:
                 self._control.wait_finished(_FINISH_DEADLINE_S)
         finally:
             self._control.done(exit_code)
+
+    def _followers(self) -> list[Task]:
+        """Return the other tasks that train and are there."""
+        return [
+            task
+            for task in self._spec.tasks()
+            if task.type in self._traits.trains_on
+            and task != self._spec.chief
+            and task not in self._lost_at_s
+        ]
 
     def _tell(self, event: str, task: Task) -> None:
         for listener in self._listeners:

@@ -83,7 +83,8 @@ def check_cluster_fits(traits: StrategyTraits, membership: Membership) -> None:
     if traits.needs_coordinator and not spec.num(TaskType.CHIEF):
         raise ConfigError(
             f"strategy={traits.name} needs a chief that drives the workers: TF_CONFIG has no "
-            f"cluster.chief. {found}"
+            f"cluster.chief. {found} Add one, or use strategy.replication=between_graph, where "
+            "worker 0 is the chief."
         )
     if _num_workers(traits, spec) < traits.min_workers:
         raise ConfigError(

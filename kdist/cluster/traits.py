@@ -23,6 +23,8 @@ class StrategyTraits:
             worker is a client of its own).
         update: "sync" (replicas wait for each other) or "async" (they do not).
         needs_coordinator: Whether the chief drives the workers, step by step.
+        has_followers: Whether tasks that train, but for the chief, run no outer loop of their own:
+            they take steps that the chief opens, and may come and go.
         trains_on: Task types that run the training loop.
         hosts: Task types that only lend a TensorFlow server.
         restarts_alone: Task types that are started again by themselves after a loss, while the
@@ -38,6 +40,7 @@ class StrategyTraits:
     replication: str
     update: str
     needs_coordinator: bool = False
+    has_followers: bool = False
     trains_on: frozenset[TaskType] = frozenset({TaskType.CHIEF})
     hosts: frozenset[TaskType] = frozenset()
     restarts_alone: frozenset[TaskType] = frozenset()
@@ -50,6 +53,16 @@ class StrategyTraits:
     def is_clustered(self) -> bool:
         """Whether it needs tasks that talk to each other."""
         return bool(self.min_workers or self.min_ps)
+
+    @property
+    def has_servers(self) -> bool:
+        """Whether parameters live on parameter servers."""
+        return self.min_ps > 0
+
+    @property
+    def has_peers(self) -> bool:
+        """Whether every task that trains runs the outer loop, and all decide alike."""
+        return len(self.trains_on) > 1 and not self.has_followers
 
     @property
     def label(self) -> str:
@@ -79,6 +92,18 @@ TRAITS: Mapping[tuple[str, str, str], StrategyTraits] = {
             update=ASYNC,
             needs_coordinator=True,
             hosts=frozenset({TaskType.WORKER, TaskType.PS}),
+            restarts_alone=frozenset({TaskType.WORKER}),
+            min_workers=1,
+            min_ps=1,
+            batch_is_global=False,
+        ),
+        StrategyTraits(
+            name="ps",
+            replication=BETWEEN_GRAPH,
+            update=ASYNC,
+            has_followers=True,
+            trains_on=frozenset({TaskType.CHIEF, TaskType.WORKER}),
+            hosts=frozenset({TaskType.PS}),
             restarts_alone=frozenset({TaskType.WORKER}),
             min_workers=1,
             min_ps=1,

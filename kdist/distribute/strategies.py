@@ -36,6 +36,8 @@ def make_strategy(
     """
     if traits.needs_coordinator:
         return tf.distribute.ParameterServerStrategy(_resolver(spec, task))
+    if traits.has_followers:  # Each of them is a client of the servers by itself.
+        return tf.distribute.get_strategy()
     if spec.is_distributed:
         if num_devices > 1 and not tf.config.list_physical_devices("GPU"):
             raise ConfigError(

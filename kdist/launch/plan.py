@@ -103,7 +103,7 @@ def build_plan(
             replicas = range(first_replica, first_replica + num_devices)
             rows = tuple(_share(config.data.batch_size, num_replicas, r) for r in replicas)
             first_replica += num_devices
-        elif num_devices and task.type is TaskType.WORKER:
+        elif num_devices and _computes(traits, task):
             rows = (config.data.batch_size,)
         tasks.append(
             PlannedTask(
