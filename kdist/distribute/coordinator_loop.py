@@ -6,7 +6,7 @@ that the coordinator runs again after a worker was lost neither loses nor repeat
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from kdist.distribute.data.array_source import ArraySource
 from kdist.distribute.data.source import BatchSource
-from kdist.distribute.evaluation import EpochLogs
+from kdist.distribute.evaluation import SUMS, EpochLogs, restored
 from kdist.distribute.inner_loop import OnProgress
 from kdist.distribute.layout import BucketLayout
 from kdist.distribute.resident_data import ResidentData
@@ -185,6 +185,14 @@ class CoordinatorLoop:
     def reset_logs(self) -> None:
         """Forget the sums; nothing may be under way."""
         self.store.sums.assign(tf.zeros_like(self.store.sums))
+
+    def capture_sums(self) -> dict[str, np.ndarray]:
+        """Return the sums since the last reset; nothing may be under way."""
+        return {SUMS: self.read_logs()}
+
+    def restore_sums(self, sums: Mapping[str, np.ndarray]) -> bool:
+        """Go on from captured sums; see `InnerLoop.restore_sums`."""
+        return restored(self.store.sums, sums)
 
     def evaluate(self, source: BatchSource, num_batches: int | None) -> np.ndarray:
         """Let the workers evaluate whole batches, each counted once; see `InnerLoop.evaluate`."""

@@ -1,12 +1,17 @@
 """From the sums of an epoch to the logs that Keras would show."""
 
 from collections.abc import Mapping
+from typing import Any
 
 import keras
 import numpy as np
 
 from kdist.distribute.step_types import AuxLayout
 from kdist.distribute.structure import ModelStructure
+from kdist.distribute.values import write
+
+# The name of an epoch's summed changes in a checkpoint, alike in all modes that sum them up.
+SUMS = "sums"
 
 
 class EpochLogs:
@@ -52,6 +57,15 @@ class EpochLogs:
     def is_empty(self, sums: np.ndarray) -> bool:
         """Return whether no batch was counted yet."""
         return sums[0] == 0
+
+
+def restored(variable: Any, sums: Mapping[str, np.ndarray]) -> bool:
+    """Write captured sums into the variable that holds an epoch's; return whether they fit."""
+    value = sums.get(SUMS)
+    if value is None or value.shape != tuple(variable.shape):
+        return False
+    write(variable, value)
+    return True
 
 
 def _mean(total: float, count: float) -> float:

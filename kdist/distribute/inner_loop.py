@@ -1,7 +1,9 @@
 """What the outer loop may ask of an inner loop: exact numbers of steps, sums, evaluations."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
+
+import numpy as np
 
 from kdist.distribute.data.source import BatchSource
 
@@ -22,12 +24,20 @@ class Store(Protocol):
         """Give the model's variables the store's values."""
         ...
 
+    def write_states_to_model(self) -> None:
+        """Give the model's non-trainable variables the store's values."""
+        ...
+
     def read_from_model(self) -> bool:
         """Take over what somebody wrote into the model; return whether anything differed."""
         ...
 
-    def take_from_chief(self) -> None:
-        """Replace this task's values by the chief's; all training tasks call it together."""
+    def take_from_chief(self, *, with_optimizer: bool = False) -> None:
+        """Replace this task's values by the chief's; all training tasks call it together.
+
+        Args:
+            with_optimizer: Slots and counters of the optimizer, too.
+        """
         ...
 
     @property
@@ -89,6 +99,21 @@ class InnerLoop(Protocol):
 
     def reset_logs(self) -> None:
         """Forget the sums; an epoch begins."""
+        ...
+
+    def capture_sums(self) -> dict[str, np.ndarray]:
+        """Return what `restore_sums` needs to go on from here, between two stretches of steps."""
+        ...
+
+    def restore_sums(self, sums: Mapping[str, np.ndarray]) -> bool:
+        """Go on in the middle of an epoch; every training task calls it.
+
+        Args:
+            sums: What `capture_sums` returned, in this mode or in another.
+
+        Returns:
+            Whether they fit; if not, the sums are left as they are.
+        """
         ...
 
     def evaluate(self, source: BatchSource, num_batches: int | None) -> Any:

@@ -65,6 +65,9 @@ class OwnStore:
         """Remember the weights; the model holds them already."""
         self._seen = [to_numpy(v) for v in self._model.variables]
 
+    def write_states_to_model(self) -> None:
+        """The model holds them already."""
+
     def read_from_model(self) -> bool:
         """Return whether somebody wrote into the model since `write_to_model`."""
         now = [to_numpy(v) for v in self._model.variables]
@@ -73,7 +76,7 @@ class OwnStore:
             for a, b in zip(self._seen, now, strict=True)
         )
 
-    def take_from_chief(self) -> None:
+    def take_from_chief(self, *, with_optimizer: bool = False) -> None:
         """One process trains; there is nobody to follow."""
 
     @property
@@ -153,6 +156,26 @@ class OwnStepLoop:
         """Reset the model's metrics; an epoch begins."""
         self.model.reset_metrics()
         self._rows = 0
+
+    def capture_sums(self) -> dict[str, np.ndarray]:
+        """Return the rows trained and the state of the model's metrics."""
+        metrics = {f"metric/{i}": to_numpy(v) for i, v in enumerate(self._metric_variables())}
+        return {"rows": np.asarray(self._rows, np.int64), **metrics}
+
+    def restore_sums(self, sums: Mapping[str, np.ndarray]) -> bool:
+        """Go on from captured metrics, if the model has made all of them already."""
+        variables = self._metric_variables()
+        values = [sums.get(f"metric/{index}") for index in range(len(variables))]
+        if len(sums) != len(values) + 1 or "rows" not in sums:
+            return False
+        for variable, value in zip(variables, values, strict=True):
+            variable.assign(value)
+        self._rows = int(sums["rows"])
+        self._returned = self.model.get_metrics_result()
+        return True
+
+    def _metric_variables(self) -> list[keras.Variable]:
+        return unique([v for metric in self.model.metrics for v in metric.variables])
 
     def evaluate(self, source: BatchSource, num_batches: int | None) -> OwnSums:
         """Return the model's metrics over the first `num_batches` batches of a pass."""

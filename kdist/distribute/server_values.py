@@ -18,9 +18,14 @@ def write_to_model(store: "ServerStore") -> None:
     values = variable_values(store.layout.buckets, lambda index: to_numpy(variables[index]))
     for position, value in values:
         store.structure.trainable[position].assign(value)
+    write_states_to_model(store)
+    store.frozen_fingerprint = fingerprint(store.structure.frozen)
+
+
+def write_states_to_model(store: "ServerStore") -> None:
+    """Give the model's non-trainable variables the servers' values."""
     if store.structure.float_states:
         write_states(store.structure.float_states, to_numpy(store.states))
-    store.frozen_fingerprint = fingerprint(store.structure.frozen)
 
 
 def read_from_model(store: "ServerStore") -> bool:

@@ -111,11 +111,15 @@ class ReplicatedStore:
             if bucket.is_flat:
                 for index, value in split_members(bucket, to_numpy(variable)):
                     self.structure.trainable[index].assign(value)
+        self.write_states_to_model()
+        self._fingerprints = self._shared_fingerprints()
+
+    def write_states_to_model(self) -> None:
+        """Give the model's non-trainable variables the store's values."""
         if self.structure.float_states:
             write_states(self.structure.float_states, self.states.numpy())
         for variable, value in zip(self.structure.int_states, self.int_states, strict=True):
             variable.assign(value.numpy())
-        self._fingerprints = self._shared_fingerprints()
 
     def _shared_fingerprints(self) -> list[int]:
         return fingerprint(self._shared())
@@ -152,11 +156,12 @@ class ReplicatedStore:
             variable.assign(to_numpy(value))
         return changed
 
-    def take_from_chief(self) -> None:
+    def take_from_chief(self, *, with_optimizer: bool = False) -> None:
         """Replace this worker's values by the chief's; all workers call it together."""
         if self._num_workers == 1:
             return
-        shared = [v.value for v in (*self.buckets, *self.structure.frozen)]
+        optimizer = self.optimizer.optimizer.variables if with_optimizer else ()
+        shared = [v.value for v in (*self.buckets, *self.structure.frozen, *optimizer)]
         for variable in [*shared, self.states, *self.int_states]:
             value = np.asarray(variable.numpy())
             if not value.size:  # A collective of nothing crashes the process.

@@ -19,12 +19,15 @@ def more_is_better(metric: str) -> bool:
     return bool(_MORE_IS_BETTER.search(name)) and not _LESS_IS_BETTER.search(name)
 
 
-def best_of(rows: Iterable[Mapping[str, Any]], monitor: str | None = None) -> dict[str, Any] | None:
+def best_of(
+    rows: Iterable[Mapping[str, Any]], monitor: str | None = None, mode: str = "auto"
+) -> dict[str, Any] | None:
     """Return the best epoch as result.json states it.
 
     Args:
         rows: One mapping an epoch, with `epoch` and the metrics, as metrics.csv has them.
         monitor: The metric to go by; by default `val_loss`, or `loss` without validation.
+        mode: "min", "max", or "auto", which goes by the monitor's name.
 
     Returns:
         `{"monitor": ..., "value": ..., "epoch": ...}`, the earliest of equals; `None` if no row
@@ -33,7 +36,8 @@ def best_of(rows: Iterable[Mapping[str, Any]], monitor: str | None = None) -> di
     all_rows = list(rows)
     names = (monitor,) if monitor is not None else ("val_loss", "loss")
     for name in names:
-        sign = -1.0 if more_is_better(name) else 1.0
+        is_more_better = more_is_better(name) if mode == "auto" else mode == "max"
+        sign = -1.0 if is_more_better else 1.0
         finite = [row for row in all_rows if _is_finite(row.get(name))]
         if finite:
             row = min(finite, key=lambda row: (sign * row[name], row["epoch"]))
