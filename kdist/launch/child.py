@@ -1,6 +1,7 @@
 """What runs first in every task process that the launcher starts."""
 
 import contextlib
+import ctypes
 import faulthandler
 import importlib
 import io
@@ -8,6 +9,7 @@ import os
 import signal
 import sys
 import threading
+import time
 import traceback
 from collections.abc import Callable, Mapping
 from multiprocessing.connection import Connection, wait
@@ -15,7 +17,11 @@ from multiprocessing.process import parent_process
 from typing import Any
 
 from kdist.errors import ConfigError, PeerLostError, exit_code_of
-from kdist.launch.request import PipeLink, TaskRequest
+from kdist.launch import forkserver
+from kdist.launch.request import ALIVE, PipeLink, TaskRequest
+
+_LONGEST_BEAT_S = 2.0
+_PR_SET_PDEATHSIG = 1
 
 
 def run_child(
@@ -31,8 +37,13 @@ def run_child(
     can make hang or crash.
     """
     os.setsid()
+    _wake_at_end_of_forkserver()
     threading.Thread(target=_die_with_launcher, name="kdist-launcher-watch", daemon=True).start()
     link = PipeLink(events.fileno())
+    interval_s = beat_interval_s(request.config)
+    threading.Thread(
+        target=_show_life, args=(link, interval_s), name="kdist-life", daemon=True
+    ).start()
     try:
         _settle_in(request, output, environment)
         exit_code = int(import_task_main(task_main)(request, link))
@@ -91,6 +102,30 @@ def describe_failure(error: BaseException) -> dict[str, Any]:
         "exit_code": exit_code_of(error),
         "traceback": "".join(traceback.format_exception(error)),
     }
+
+
+def beat_interval_s(config: Mapping[str, Any]) -> float:
+    """Return how often a task shows the launcher that it lives."""
+    timeout_s = (config.get("cluster") or {}).get("heartbeat_timeout_s")
+    return min(_LONGEST_BEAT_S, timeout_s / 4) if timeout_s else _LONGEST_BEAT_S
+
+
+def _show_life(link: PipeLink, interval_s: float) -> None:
+    """Tell the launcher again and again that this process runs, whatever its main thread does."""
+    while True:
+        link.send(ALIVE)
+        time.sleep(interval_s)
+
+
+def _wake_at_end_of_forkserver() -> None:
+    """Let the kernel continue this process, should it be stopped, when the fork server is gone.
+
+    The fork server goes with its launcher. A stopped process would not notice that, and stay.
+    """
+    forkserver.leave_to_launcher()
+    if sys.platform == "linux":
+        with contextlib.suppress(OSError, AttributeError):
+            ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGCONT)
 
 
 def _die_with_launcher() -> None:

@@ -1,5 +1,6 @@
 """The launcher's entries in the run folder: its events, and a result where the chief left none."""
 
+import contextlib
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -8,6 +9,7 @@ from typing import Any
 from kdist.cluster.spec import ClusterSpec
 from kdist.cluster.task import TaskType
 from kdist.errors import KdistError
+from kdist.launch.outcome import Restart
 from kdist.launch.policy import Cause
 from kdist.records.events import EventLog
 from kdist.records.result import (
@@ -49,6 +51,18 @@ class Journal:
         else:
             self._write(event, at_s, fields)
 
+    def begin_attempt(self, attempt: int, restart: Restart) -> None:
+        """Note that all tasks start again. What the last chief wrote of its end counts no more."""
+        self.record(
+            "run_restarted",
+            attempt=attempt,
+            lost=str(restart.lost),
+            without=None if restart.without is None else str(restart.without),
+        )
+        if self.folder is not None:
+            with contextlib.suppress(OSError):
+                self.folder.result_json.unlink()
+
     def settle_result(
         self,
         *,
@@ -56,6 +70,7 @@ class Journal:
         was_stopped: bool,
         known: Mapping[str, Any],
         num_restarts: int = 0,
+        num_workers_lost: int = 0,
     ) -> None:
         """Make result.json tell how the run ended, where the chief could not or did not know.
 
@@ -63,7 +78,8 @@ class Journal:
             cause: Why the run failed, if it did.
             was_stopped: Whether a signal ended it.
             known: Values for a result that has to be made from nothing.
-            num_restarts: Tasks that were started again.
+            num_restarts: Restarts, of one task or of all.
+            num_workers_lost: Workers lost, in all attempts.
         """
         if self.folder is None:
             return
@@ -72,8 +88,9 @@ class Journal:
         except KdistError:
             written = None
         settled = settled_result(written, cause=cause, was_stopped=was_stopped, known=known)
-        if num_restarts and (settled or written):
-            settled = {**(settled or written or {}), "restarts": num_restarts}
+        if (num_restarts or num_workers_lost) and (latest := settled or written):
+            lost = max(num_workers_lost, int(latest.get("workers_lost") or 0))
+            settled = {**latest, "restarts": num_restarts, "workers_lost": lost}
         if settled is None:
             return
         try:

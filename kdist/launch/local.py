@@ -6,17 +6,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO
 
-from kdist.cluster.task import Task, TaskType
+from kdist.cluster.task import Task
 from kdist.cluster.traits import traits_of
 from kdist.errors import ConfigError
 from kdist.launch import forkserver
+from kdist.launch.attempts import FindPorts, run_attempts
 from kdist.launch.console_pump import NoiseFilter, TaskOutput, TerminalEcho
 from kdist.launch.failure_text import render_failure
 from kdist.launch.journal import Journal, known_facts
-from kdist.launch.policy import Cause, RestartPolicy
+from kdist.launch.policy import Cause
+from kdist.launch.ports import find_free_ports
 from kdist.launch.request import TaskRequest
+from kdist.launch.restarts import RestartBudget, RestartPolicy
 from kdist.launch.signals import SignalInbox
-from kdist.launch.supervisor import Supervisor
+from kdist.launch.surroundings import Surroundings
 from kdist.launch.task_process import TaskProcess
 from kdist.launch.timing import Timing
 
@@ -58,19 +61,22 @@ def run_tasks(
     environment: Mapping[str, str] | None = None,
     preload: Sequence[str] = forkserver.PRELOAD,
     signals: SignalInbox | None = None,
+    find_ports: FindPorts = find_free_ports,
     stdout: TextIO | None = None,
     stderr: TextIO | None = None,
 ) -> LocalRun:
     """Start one process for each request, and return when none is left, in any case.
 
-    The chief's output goes to `stdout`, everybody's to the run folder's logs/; a failure is one
-    message on `stderr`. SIGINT and SIGTERM are passed on; a second one kills. When this process
-    dies, however it dies, the tasks die with it.
+    After a loss tasks are started again, one or all of them, as `restarts` has it. The chief's
+    output goes to `stdout`, everybody's to the run folder's logs/; a failure is one message on
+    `stderr`. SIGINT and SIGTERM are passed on; a second one kills. When this process dies, however
+    it dies, the tasks die with it.
 
     Args:
         requests: The tasks, all of one cluster; the chief among them.
         timing: How long stopping tasks get; as configured (`cluster.stop_grace_s`), unless given.
-        restarts: Who is started again after a loss: workers under a coordinator, unless given.
+        restarts: What the loss of a task leads to; as the strategy and `cluster.max_restarts`
+            have it, unless given.
         verbose: Pass on TensorFlow's start-up messages; as configured, unless given.
         debug: Show tracebacks; as configured, unless given.
         task_main: The tasks' main function (`(request, link) -> exit code`), as `module:function`.
@@ -78,6 +84,7 @@ def run_tasks(
         preload: What the fork server imports, if it does not run yet.
         signals: Where SIGINT and SIGTERM come in; outside the main thread nothing comes but what
             is sent there.
+        find_ports: Returns ports for an attempt that follows a loss.
         stdout: Where the chief's output goes; `sys.stdout`, unless given.
         stderr: Where messages go; `sys.stderr`, unless given.
 
@@ -91,18 +98,19 @@ def run_tasks(
     errors = stderr or sys.stderr
     echo = TerminalEcho(stdout)
     journal = Journal()
-    outputs: list[TaskOutput] = []
+    outputs: dict[Task, TaskOutput] = {}
 
     def start(request: TaskRequest) -> TaskProcess:
         return TaskProcess.start(
             request, task_main=task_main, environment=environment, preload=preload
         )
 
-    def make_output(task: Task) -> TaskOutput:
-        is_echoed = task == spec.chief
-        shown = NoiseFilter(echo.write, is_dropping=not is_verbose) if is_echoed else None
-        outputs.append(TaskOutput(task, shown))
-        return outputs[-1]
+    def output_of(task: Task) -> TaskOutput:
+        if task not in outputs:
+            is_echoed = task == spec.chief
+            shown = NoiseFilter(echo.write, is_dropping=not is_verbose) if is_echoed else None
+            outputs[task] = TaskOutput(task, shown)
+        return outputs[task]
 
     def say(line: str) -> None:
         echo.tidy()
@@ -113,26 +121,35 @@ def run_tasks(
         log_path = output.log_path
         say(render_failure(cause, tail=tail, log_path=log_path, debug=is_debug).rstrip("\n"))
 
-    ended = Supervisor(
-        requests,
-        chief=spec.chief,
-        start=start,
-        make_output=make_output,
-        journal=journal,
-        timing=timing or _timing_of(config),
-        restarts=restarts or _restarts_of(config),
-        on_cause=report,
-        say=say,
-        signals=signals,
-    ).run()
+    budget = RestartBudget(restarts or _restarts_of(config))
+    try:
+        with (signals or SignalInbox()).opened() as inbox:
+            ended, requests = run_attempts(
+                requests,
+                Surroundings(
+                    start=start,
+                    output_of=output_of,
+                    journal=journal,
+                    signals=inbox,
+                    timing=timing or _timing_of(config),
+                    budget=budget,
+                    on_cause=report,
+                    say=say,
+                ),
+                find_ports,
+            )
+    finally:
+        for output in outputs.values():
+            output.close()
     journal.settle_result(
         cause=ended.cause,
         was_stopped=ended.stop_signal is not None,
-        known={**known_facts(config, spec), "workers_lost": ended.num_lost},
-        num_restarts=ended.num_restarts,
+        known=known_facts(config, requests[0].spec),
+        num_restarts=budget.num_restarts,
+        num_workers_lost=budget.num_workers_lost,
     )
     if is_debug and journal.folder is None and ended.cause is not None:
-        for output in outputs:
+        for output in outputs.values():
             say("\n".join([f"--- {output.task}", *output.tail(200)]))
     is_undisturbed = ended.cause is None and ended.stop_signal is None
     warnings = (ended.warnings if is_undisturbed else ()) + tuple(filter(None, [journal.error]))
@@ -147,21 +164,24 @@ def run_tasks(
 
 
 def _timing_of(config: Mapping[str, Any]) -> Timing:
-    configured = (config.get("cluster") or {}).get("stop_grace_s")
-    return Timing() if configured is None else Timing(stop_grace_s=float(configured))
+    cluster = config.get("cluster") or {}
+    names = ("stop_grace_s", "heartbeat_timeout_s")
+    return Timing(**{name: float(cluster[name]) for name in names if name in cluster})
 
 
 def _restarts_of(config: Mapping[str, Any]) -> RestartPolicy:
-    """Return who may be lost without ending the run: what a coordinator can do without."""
-    strategy = config.get("strategy") or {}
+    """Return what a loss leads to; only training is worth another attempt."""
+    strategy, cluster = config.get("strategy") or {}, config.get("cluster") or {}
+    if config.get("command", "train") != "train":
+        return RestartPolicy()
     try:
         traits = traits_of(
             str(strategy.get("name")), strategy.get("replication"), strategy.get("update")
         )
     except ConfigError:
         return RestartPolicy()
-    if not traits.needs_coordinator:
-        return RestartPolicy()
-    task_types = traits.hosts - {TaskType.PS}
-    max_restarts = (config.get("cluster") or {}).get("max_restarts", _MAX_RESTARTS)
-    return RestartPolicy(task_types=task_types, max_restarts=max_restarts)
+    return RestartPolicy(
+        alone=traits.restarts_alone,
+        max_restarts=cluster.get("max_restarts", _MAX_RESTARTS),
+        min_workers=strategy.get("min_workers"),
+    )

@@ -9,7 +9,7 @@ from kdist import errors
 from kdist.cluster.task import Task
 from kdist.launch.console_pump import TaskOutput
 from kdist.launch.policy import Failure, TaskEnd
-from kdist.launch.request import TaskRequest
+from kdist.launch.request import ALIVE, TaskRequest
 from kdist.launch.task_process import TaskProcess, read_available
 
 EventHandler = Callable[["Member", str, dict[str, Any]], None]
@@ -29,7 +29,10 @@ class Member:
     is_stopped: bool = False  # The launcher has told it to end, in one way or another.
     is_terminated: bool = False  # ... by SIGTERM.
     is_killed: bool = False
+    is_restarted: bool = False
     leave_by_s: float | None = None
+    heard_at_s: float = 0.0  # When it last showed that it lives.
+    silence_s: float | None = None  # How long it had not, when it was killed for that.
     _events: bytes = field(default=b"", repr=False)
     _closed: set[int] = field(default_factory=set[int], repr=False)
 
@@ -45,15 +48,18 @@ class Member:
         pipes = (self.process.output_descriptor, self.process.events_descriptor)
         return [self.process.sentinel, *(pipe for pipe in pipes if pipe not in self._closed)]
 
-    def drain(self, on_event: EventHandler) -> None:
+    def drain(self, on_event: EventHandler, now_s: float) -> None:
         """Take in everything that the task has written so far."""
         if self.end is not None:
             return
         data = self._read(self.process.events_descriptor)
+        if data:
+            self.heard_at_s = now_s
         *lines, self._events = (self._events + data).split(b"\n")
         for line in lines:
             message = json.loads(line)
-            on_event(self, message.pop("event"), message)
+            if (event := message.pop("event")) != ALIVE:
+                on_event(self, event, message)
         if data := self._read(self.process.output_descriptor):
             self.output.feed(data)
 
@@ -61,20 +67,30 @@ class Member:
         """Record the end of the process and clear up after it; it must have been drained."""
         self.process.kill()
         self.process.close()
-        self.end = TaskEnd(
-            task=self.task,
-            exit_code=exit_code if self.finished_code is None else self.finished_code,
-            at_s=now_s,
-            failure=self.failure,
-            was_ready=self.is_ready,
-            was_stopped=self.is_stopped,
-        )
+        self.end = self._end(exit_code if self.finished_code is None else self.finished_code, now_s)
         return self.end
 
-    def restart(self, process: TaskProcess) -> None:
+    def expected_end(self, now_s: float) -> TaskEnd:
+        """Return the end of a task that has said that it failed, and has not left yet."""
+        return self._end(1 if self.failure is None else self.failure.exit_code, now_s)
+
+    def _end(self, exit_code: int, now_s: float) -> TaskEnd:
+        return TaskEnd(
+            task=self.task,
+            exit_code=exit_code,
+            at_s=now_s,
+            failure=self.failure,
+            was_ready=self.is_ready or self.is_restarted,
+            was_stopped=self.is_stopped,
+            silence_s=self.silence_s,
+        )
+
+    def restart(self, process: TaskProcess, now_s: float) -> None:
         """Go on with a new process."""
         self.process = process
-        self.end = self.failure = self.finished_code = self.leave_by_s = None
+        self.is_restarted = True
+        self.heard_at_s = now_s
+        self.end = self.failure = self.finished_code = self.leave_by_s = self.silence_s = None
         self.is_ready = self.is_stopped = self.is_terminated = self.is_killed = False
         self._events = b""
         self._closed = set()

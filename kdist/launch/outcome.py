@@ -3,29 +3,36 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from kdist.cluster.task import Task
 from kdist.launch import policy
 from kdist.launch.member import Member
 from kdist.launch.policy import Cause
 
 
 @dataclass(frozen=True, kw_only=True)
-class Supervised:
-    """What a supervisor has seen.
+class Restart:
+    """Why all tasks are started again, and whether one of them is left out."""
+
+    lost: Task
+    without: Task | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class AttemptEnd:
+    """What a supervisor has seen of one attempt.
 
     Attributes:
         chief_exit_code: How the chief ended; `None` if it never started.
         cause: Why the run failed, if it did.
-        stop_signal: The signal that the launcher was stopped with, if any.
-        num_restarts: Tasks that were started again.
-        num_lost: Tasks, other than the chief, that ended without being told to.
+        stop_signal: The signal that the run was stopped with, if any.
+        restart: Set where the run is to go on with another attempt.
         warnings: What the user should know though the run did not fail of it.
     """
 
     chief_exit_code: int | None
     cause: Cause | None
     stop_signal: int | None
-    num_restarts: int
-    num_lost: int
+    restart: Restart | None
     warnings: tuple[str, ...]
 
     @property
@@ -43,8 +50,7 @@ def closing_warnings(members: Iterable[Member]) -> list[str]:
         if member.is_killed:
             killed.append(str(member.task))
         elif member.end is not None and policy.is_abnormal(member.end.exit_code):
-            how = policy.describe_exit(member.end.exit_code)
-            warnings.append(f"{member.task} {how} after the run was over.")
+            warnings.append(f"{member.task} {member.end.how} after the run was over.")
         if member.output.log_error:
             warnings.append(member.output.log_error)
     if killed:

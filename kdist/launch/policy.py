@@ -1,32 +1,14 @@
-"""What to do when a task ends, and whose fault a failure was. Pure decisions."""
+"""How tasks ended, and whose fault a failure was. Pure decisions."""
 
 import signal
 from collections.abc import Iterable
 from dataclasses import dataclass
-from enum import Enum, auto
 
-from kdist.cluster.task import Task, TaskType
+from kdist.cluster.task import Task
 
 STOPPED_CODES = (128 + signal.SIGINT, 128 + signal.SIGTERM)
 _KNOWN_CODES = (1, 2, 75)
-_CONFIG_CODE = 2
 _PEER_LOST_CODE = 75
-
-
-class Decision(Enum):
-    """The three answers to the end of a task."""
-
-    CONTINUE = auto()
-    RESTART_TASK = auto()
-    STOP_ALL = auto()
-
-
-@dataclass(frozen=True, kw_only=True)
-class RestartPolicy:
-    """Which tasks are started again after a loss, and how often, all of them together."""
-
-    task_types: frozenset[TaskType] = frozenset()
-    max_restarts: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,6 +35,7 @@ class TaskEnd:
         failure: What it said before, if anything.
         was_ready: Whether it had joined the run: a start-up error would only repeat itself.
         was_stopped: Whether the launcher had already told it to end.
+        silence_s: How long it had shown no sign of life when it was killed for that.
     """
 
     task: Task
@@ -61,6 +44,17 @@ class TaskEnd:
     failure: Failure | None = None
     was_ready: bool = False
     was_stopped: bool = False
+    silence_s: float | None = None
+
+    @property
+    def how(self) -> str:
+        """How it ended, in words."""
+        if self.silence_s is None:
+            return describe_exit(self.exit_code)
+        return (
+            f"showed no sign of life for {self.silence_s:.0f} s (cluster.heartbeat_timeout_s) "
+            "and was killed"
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,33 +68,6 @@ class Cause:
     traceback: str = ""
     is_silent: bool = False  # The task died without a word: its last output may tell more.
     is_consequence: bool = False
-
-
-def decide(
-    end: TaskEnd, *, chief: Task, restarts: RestartPolicy, num_restarts: int, is_stopping: bool
-) -> Decision:
-    """Return what the end of a task means for the run.
-
-    The run ends with its chief. Others may leave by themselves; a lost one is started again
-    where the restart policy says so, and ends the run otherwise.
-
-    Args:
-        end: The task's end.
-        chief: The task that leads the run.
-        restarts: Who may be started again.
-        num_restarts: Restarts so far.
-        is_stopping: Whether all tasks have already been told to end.
-    """
-    if is_stopping:
-        return Decision.CONTINUE
-    if end.task == chief:
-        return Decision.STOP_ALL
-    if end.exit_code in (0, *STOPPED_CODES):
-        return Decision.CONTINUE
-    may_restart = end.task.type in restarts.task_types and num_restarts < restarts.max_restarts
-    if may_restart and end.was_ready and end.exit_code != _CONFIG_CODE:
-        return Decision.RESTART_TASK
-    return Decision.STOP_ALL
 
 
 def root_cause(failures: Iterable[Failure], ends: Iterable[TaskEnd]) -> Cause | None:
@@ -175,7 +142,7 @@ def _cause_of_end(end: TaskEnd) -> Cause:
     return Cause(
         task=end.task,
         type="TaskDied",
-        message=f"{end.task} {describe_exit(end.exit_code)} without a report.",
+        message=f"{end.task} {end.how} without a report.",
         exit_code=end.exit_code if end.exit_code in _KNOWN_CODES else 1,
         is_silent=True,
         is_consequence=end.exit_code == _PEER_LOST_CODE,

@@ -64,6 +64,9 @@ class TaskRequest:
     attempt: int = 0
 
 
+ALIVE = "alive"  # The event by which a task process shows that it lives.
+
+
 class LauncherLink(Protocol):
     """How a task tells its launcher what happens.
 
@@ -71,6 +74,8 @@ class LauncherLink(Protocol):
         run_folder_ready: `run_dir`, if it is another one than the request's. The launcher opens
             logs/ and events.jsonl there. Sent by the chief.
         task_ready: This task has joined; from here on it may be restarted.
+        progressed: `batches_seen` are kept: an epoch has ended, a checkpoint was saved. Sent by
+            the chief; restarts before a run's furthest progress count as one row of failures.
         task_rejoined: `task`, which the chief has met again after a loss.
         failed: `type`, `message`, `is_consequence` (of another task's failure), `traceback`,
             `exit_code`. What an exception out of the task's main function also becomes.

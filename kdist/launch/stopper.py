@@ -36,9 +36,11 @@ class Stopper:
         """Give a task that has said its last word a while to leave."""
         member.leave_by_s = self._clock() + self.timing.leave_s
 
-    def next_delay_s(self, running: Iterable[Member]) -> float:
-        """Return the seconds until something may have to be done."""
+    def next_delay_s(self, running: Iterable[Member], *more_s: float) -> float:
+        """Return the seconds until something may have to be done; `more_s` are further times."""
         times = [member.leave_by_s for member in running if member.leave_by_s is not None]
+        times += [member.heard_at_s + self.timing.heartbeat_timeout_s for member in running]
+        times += more_s
         if self.plan is not None:
             times += [self.plan.terminate_at_s, self.plan.kill_at_s]
         now_s = self._clock()
@@ -58,4 +60,8 @@ class Stopper:
                 is_late or (self.plan is not None and now_s >= self.plan.kill_at_s)
             ):
                 member.is_stopped = member.is_killed = True
+                member.process.kill()
+            silence_s = now_s - member.heard_at_s
+            if member.silence_s is None and silence_s >= self.timing.heartbeat_timeout_s:
+                member.silence_s = silence_s
                 member.process.kill()

@@ -1,55 +1,24 @@
 """Watches the tasks of one attempt until all have ended, and sees to it that they do."""
 
 import signal
-import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any
 
-from kdist.cluster.task import Task
+from kdist.cluster.task import Task, TaskType
 from kdist.launch import forkserver, policy, restarts
-from kdist.launch.console_pump import TaskOutput
-from kdist.launch.journal import Journal
 from kdist.launch.member import Member, parse_failure
 from kdist.launch.outcome import AttemptEnd, Restart, closing_warnings
 from kdist.launch.policy import Cause, TaskEnd
 from kdist.launch.request import TaskRequest
-from kdist.launch.restarts import Decision, RestartBudget
-from kdist.launch.signals import Interrupted, SignalInbox
+from kdist.launch.restarts import Decision
+from kdist.launch.signals import Interrupted
 from kdist.launch.stopper import Stopper
-from kdist.launch.task_process import TaskProcess
-from kdist.launch.timing import Reason, Timing
+from kdist.launch.surroundings import Surroundings
+from kdist.launch.timing import Reason
 
 _END_DEADLINE_S = 10.0
-
-
-@dataclass(frozen=True, kw_only=True)
-class Surroundings:
-    """What every attempt of a run shares.
-
-    Attributes:
-        start: Starts one task.
-        output_of: Returns where the output of a task goes.
-        journal: Takes events.
-        signals: Open.
-        timing: How long stopping tasks get.
-        budget: Who is started again after a loss, and how often still.
-        on_cause: Told once why the run failed, as soon as that is known.
-        say: Takes a line for the user.
-        clock: Seconds.
-    """
-
-    start: Callable[[TaskRequest], TaskProcess]
-    output_of: Callable[[Task], TaskOutput]
-    journal: Journal
-    signals: SignalInbox
-    timing: Timing
-    budget: RestartBudget
-    on_cause: Callable[[Cause, TaskOutput], None]
-    say: Callable[[str], None]
-    clock: Callable[[], float] = time.monotonic
 
 
 class Supervisor:
@@ -136,9 +105,7 @@ class Supervisor:
         name = signal.Signals(number).name
         if self._stop_signal is None:
             self._stop_signal = number
-            self._around.say(
-                f"{name}: stopping. The tasks save and end; a second one kills them."
-            )
+            self._around.say(f"{name}: stopping. The tasks save and end; a second one kills them.")
             for member in self._members:
                 if member.end is None:
                     member.is_stopped = True
@@ -179,7 +146,7 @@ class Supervisor:
         end = member.take_end(exit_code, self._now_s)
         self._record_end(end)
         number = restarts.stop_signal_of(end)
-        if number is not None and member.finished_code is None and end.task != self._chief:
+        if number is not None and member.finished_code is None:
             if self._stopper.reason is None:  # Told to stop by somebody else: so are all.
                 self._take_signal(number)
             return
@@ -227,7 +194,60 @@ class Supervisor:
             chief=self._chief,
             policy=budget.policy,
             num_left=budget.num_left,
-            num_workers=end.task.type and self._requests[0].spec.num(end.task.type),
+            num_workers=self._requests[0].spec.num(TaskType.WORKER),
             has_begun=budget.has_begun,
             is_stopping=self._stopper.reason is not None,
         )
+
+    def _restart_task(self, member: Member) -> None:
+        self._say_restart(member, "started again")
+        self._around.budget.spend()
+        member.restart(self._around.start(member.request), self._clock())
+        self._record_start("task_restarted", member)
+
+    def _restart_all(self, member: Member, *, is_smaller: bool) -> None:
+        without = member.task if is_smaller else None
+        left_out = f" without {without}" if is_smaller else ""
+        self._say_restart(member, f"all start again from the last checkpoint{left_out}")
+        self._around.budget.spend(is_smaller=is_smaller)
+        self._restart = Restart(lost=member.task, without=without)
+        self._stopper.stop(Reason.RESTART)
+
+    def _say_restart(self, member: Member, what: str) -> None:
+        end, budget = member.end or member.expected_end(self._now_s), self._around.budget
+        how = f": {end.failure.message}" if end.failure else f" {end.how}"
+        number = f"{budget.num_spent + 1} of {budget.policy.max_restarts} restarts"
+        is_last = budget.num_left == 0
+        self._around.say(f"{member.task}{how}; {what}{'' if is_last else f' ({number})'}.")
+
+    def _find_cause(self) -> Cause | None:
+        failures = [member.failure for member in self._members if member.failure is not None]
+        return policy.root_cause(failures, [m.end for m in self._members if m.end is not None])
+
+    @property
+    def _chief_exit_code(self) -> int | None:
+        ends = [m.end for m in self._members if m.task == self._chief and m.end is not None]
+        return ends[0].exit_code if ends else None
+
+    def _announce_late(self) -> None:
+        if self._stop_signal is not None:  # What others say then is what a stop leads to.
+            own = [m.failure for m in self._members if m.failure and m.task == self._chief]
+            self._announce(policy.root_cause([f for f in own if not f.is_consequence], []))
+
+    def _announce(self, cause: Cause | None) -> None:
+        if cause is not None and self._cause is None and self._chief_exit_code != 0:
+            self._cause = self._around.budget.explain(cause)
+            outputs = [m.output for m in self._members if m.task == cause.task]
+            self._around.on_cause(self._cause, outputs[0])
+
+    def _end_all(self) -> None:
+        """Kill what still runs (after an error of our own) and clear up."""
+        end_s = self._clock() + _END_DEADLINE_S
+        for member in [member for member in self._members if member.end is None]:
+            member.process.kill()
+        for member in [member for member in self._members if member.end is None]:
+            wait([member.process.sentinel], max(0.0, end_s - self._clock()))
+            member.drain(lambda *_: None, self._clock())
+            exit_code = member.process.exit_code()
+            member.is_stopped = True
+            member.take_end(-signal.SIGKILL if exit_code is None else exit_code, self._clock())

@@ -15,6 +15,7 @@ class Timing:
         terminate_grace_s: Between SIGTERM and SIGKILL.
         settle_s: For the root cause to show, where only a consequence is known.
         leave_s: To leave after a task said that it has failed or finished.
+        heartbeat_timeout_s: Without a sign of life, before a task counts as lost.
     """
 
     stop_grace_s: float = 30.0
@@ -23,6 +24,7 @@ class Timing:
     terminate_grace_s: float = 5.0
     settle_s: float = 3.0
     leave_s: float = 10.0
+    heartbeat_timeout_s: float = 30.0
 
 
 class Reason(Enum):
@@ -31,7 +33,7 @@ class Reason(Enum):
     DONE = auto()
     FAILED = auto()
     CHIEF_LOST = auto()  # Failed, and nobody is left who could save anything.
-    UNCLEAR = auto()  # Failed, but so far only consequences are known.
+    RESTART = auto()  # All tasks are to start again from the last checkpoint.
     SIGNAL = auto()
     SECOND_SIGNAL = auto()
 
@@ -54,7 +56,7 @@ def plan_stop(
         Reason.DONE: (timing.stop_grace_s, timing.terminate_grace_s),
         Reason.FAILED: (0.0, failure_grace_s),
         Reason.CHIEF_LOST: (0.0, min(timing.lost_grace_s, failure_grace_s)),
-        Reason.UNCLEAR: (timing.settle_s, failure_grace_s),
+        Reason.RESTART: (0.0, 0.0),
         Reason.SIGNAL: (timing.stop_grace_s, timing.terminate_grace_s),
         Reason.SECOND_SIGNAL: (0.0, 0.0),
     }

@@ -12,7 +12,7 @@ import pytest
 
 from kdist.launch import forkserver
 from kdist.launch.local import run_tasks
-from kdist.launch.policy import RestartPolicy
+from kdist.launch.restarts import RestartPolicy
 from kdist.launch.timing import Timing
 
 HERE = Path(__file__).parent
@@ -72,10 +72,11 @@ def launch(tmp_path):
 def launcher_process(tmp_path):
     started = []
 
-    def start(steps, *, timing=None, counts=None, **popen):
+    def start(steps, *, timing=None, counts=None, restarts=None, **popen):
         options = {
             "requests": {"steps": steps, "run_dir": str(tmp_path / "run"), **(counts or {})},
             "timing": timing or {},
+            "restarts": restarts or {},
         }
         started.append(
             subprocess.Popen(

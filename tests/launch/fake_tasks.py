@@ -1,5 +1,6 @@
 """Main functions for tasks of launcher tests: each does what the configuration scripts for it."""
 
+import json
 import os
 import signal
 import subprocess
@@ -19,7 +20,7 @@ def scripted(request, link):
 
 
 def _make_folder(request, link):
-    os.makedirs(request.run_dir)
+    os.makedirs(request.run_dir, exist_ok=request.attempt > 0)
     link.send("run_folder_ready")
 
 
@@ -50,7 +51,8 @@ def _wait_for(request, link, path, num_lines=1):
 
 def _append(request, link, path, line):
     with open(path, "a") as file:
-        file.write(line.format(pid=os.getpid(), task=request.task) + "\n")
+        address = request.spec.address(request.task)
+        file.write(line.format(pid=os.getpid(), task=request.task, address=address) + "\n")
 
 
 def _start_grandchild(request, link, path):
@@ -68,13 +70,59 @@ def _take_signal(request, link, name, path, exit_code):
 
 
 def _die_the_first_time(request, link, path):
-    if not os.path.exists(path):
-        with open(path, "w") as file:
-            file.write("x\n")
+    if _is_first_time(path):
         os.kill(os.getpid(), signal.SIGKILL)
 
 
+def _is_first_time(path):
+    if os.path.exists(path):
+        return False
+    with open(path, "w") as file:
+        file.write("x\n")
+    return True
+
+
+def _freeze_the_first_time(request, link, path):
+    if _is_first_time(path):
+        os.kill(os.getpid(), signal.SIGSTOP)
+
+
+def _lose_the_first_time(request, link, path):
+    if _is_first_time(path):
+        raise errors.PeerLostError("a peer was lost")
+
+
+def _wait_for_attempt(request, link, attempt, then):
+    """Hang, to be started again, before this attempt; do one more step in it."""
+    if request.attempt < attempt:
+        time.sleep(600)
+    return STEPS[then[0]](request, link, *then[1:])
+
+
+def _kill_before_attempt(request, link, attempt):
+    if request.attempt < attempt:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _progress_while_few(request, link, path, num_lines):
+    with open(path) as file:
+        num_starts = len(file.readlines())
+    if num_starts < num_lines:
+        link.send("progressed", batches_seen=num_starts)
+
+
+def _write_result(request, link, content):
+    with open(os.path.join(request.run_dir, "result.json"), "w") as file:
+        json.dump(content, file)
+
+
 STEPS = {
+    "freeze_the_first_time": _freeze_the_first_time,
+    "lose_the_first_time": _lose_the_first_time,
+    "wait_for_attempt": _wait_for_attempt,
+    "kill_before_attempt": _kill_before_attempt,
+    "progress_while_few": _progress_while_few,
+    "write_result": _write_result,
     "make_folder": _make_folder,
     "print": lambda request, link, text: print(text),
     "write": lambda request, link, text: (os.write(1, text.encode()), None)[1],

@@ -9,7 +9,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from kit import make_requests
 
 from kdist.launch.local import run_local
-from kdist.launch.policy import RestartPolicy
+from kdist.launch.restarts import RestartPolicy
 from kdist.launch.timing import Timing
 
 if __name__ == "__main__":
@@ -20,6 +20,6 @@ if __name__ == "__main__":
             task_main="fake_tasks:scripted",
             preload=(),
             timing=Timing(**options.get("timing", {})),
-            restarts=RestartPolicy(),
+            restarts=RestartPolicy(**options.get("restarts", {})),
         )
     )

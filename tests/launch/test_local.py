@@ -6,7 +6,7 @@ import time
 import pytest
 
 from kdist.cluster.task import TaskType
-from kdist.launch.policy import RestartPolicy
+from kdist.launch.restarts import RestartPolicy
 from kdist.launch.timing import Timing
 
 from .conftest import HERE, is_alive, lines_of, wait_until
@@ -155,7 +155,7 @@ def test_a_lost_worker_is_started_again_with_the_same_request(launch, tmp_path):
             ["append", str(over), "x"],
         ],
     }
-    restarts = RestartPolicy(task_types=frozenset({TaskType.WORKER}), max_restarts=2)
+    restarts = RestartPolicy(alone=frozenset({TaskType.WORKER}), max_restarts=2)
     done = launch(steps, counts={"worker": 1}, restarts=restarts)
     assert done.run.exit_code == 0
     assert "worker-0 was killed by SIGKILL (out of memory?); started again" in done.stderr
@@ -177,7 +177,7 @@ def test_restarts_are_counted_and_start_up_errors_are_not_repeated(launch, tmp_p
     worker = [["append", str(starts), "x"], ["kill", "SIGKILL"]]
     if is_ready:
         worker.insert(0, ["send", "task_ready", {}])
-    restarts = RestartPolicy(task_types=frozenset({TaskType.WORKER}), max_restarts=2)
+    restarts = RestartPolicy(alone=frozenset({TaskType.WORKER}), max_restarts=2)
     steps = {"chief-0": HANG, "worker-0": worker}
     done = launch(steps, counts={"worker": 1}, restarts=restarts)
     assert done.run.exit_code == 1

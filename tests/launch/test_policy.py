@@ -4,11 +4,8 @@ import pytest
 
 from kdist.cluster.task import Task, TaskType
 from kdist.launch.policy import (
-    Decision,
     Failure,
-    RestartPolicy,
     TaskEnd,
-    decide,
     describe_exit,
     root_cause,
     run_exit_code,
@@ -20,37 +17,6 @@ WORKER = Task(TaskType.WORKER, 0)
 OTHER = Task(TaskType.WORKER, 1)
 PS = Task(TaskType.PS, 0)
 KILLED = -signal.SIGKILL
-
-
-@pytest.mark.parametrize(
-    ("task", "exit_code", "was_ready", "num_restarts", "is_stopping", "decision"),
-    [
-        (CHIEF, 0, True, 0, False, Decision.STOP_ALL),
-        (CHIEF, 1, True, 0, False, Decision.STOP_ALL),
-        (CHIEF, KILLED, True, 0, False, Decision.STOP_ALL),
-        (CHIEF, 0, True, 0, True, Decision.CONTINUE),
-        (WORKER, 0, True, 0, False, Decision.CONTINUE),
-        (WORKER, 143, True, 0, False, Decision.CONTINUE),
-        (WORKER, 1, True, 0, False, Decision.RESTART_TASK),
-        (WORKER, KILLED, True, 1, False, Decision.RESTART_TASK),
-        (WORKER, 75, True, 0, False, Decision.RESTART_TASK),
-        (WORKER, 1, True, 2, False, Decision.STOP_ALL),
-        (WORKER, 1, False, 0, False, Decision.STOP_ALL),
-        (WORKER, 2, True, 0, False, Decision.STOP_ALL),
-        (WORKER, KILLED, True, 0, True, Decision.CONTINUE),
-        (PS, KILLED, True, 0, False, Decision.STOP_ALL),
-        (PS, 0, True, 0, False, Decision.CONTINUE),
-    ],
-)
-def test_the_end_of_a_task(task, exit_code, was_ready, num_restarts, is_stopping, decision):
-    end = TaskEnd(task=task, exit_code=exit_code, at_s=0.0, was_ready=was_ready)
-    assert decision is decide(
-        end,
-        chief=CHIEF,
-        restarts=RestartPolicy(task_types=frozenset({TaskType.WORKER}), max_restarts=2),
-        num_restarts=num_restarts,
-        is_stopping=is_stopping,
-    )
 
 
 def failed(task, at_s, is_consequence=False, **more):
@@ -133,10 +99,10 @@ TIMING = Timing(stop_grace_s=30, failure_grace_s=10, terminate_grace_s=5, settle
         (Reason.FAILED, None, 100, 110),
         (Reason.CHIEF_LOST, None, 100, 102),
         (Reason.CHIEF_LOST, StopPlan(Reason.FAILED, 95, 105), 95, 102),
-        (Reason.UNCLEAR, None, 103, 113),
+        (Reason.RESTART, None, 100, 100),
         (Reason.SIGNAL, None, 130, 135),
         (Reason.SECOND_SIGNAL, None, 100, 100),
-        (Reason.FAILED, StopPlan(Reason.UNCLEAR, 102, 112), 100, 110),
+        (Reason.FAILED, StopPlan(Reason.DONE, 102, 112), 100, 110),
         (Reason.DONE, StopPlan(Reason.SIGNAL, 110, 115), 110, 115),
         (Reason.SECOND_SIGNAL, StopPlan(Reason.SIGNAL, 110, 115), 100, 100),
     ],
