@@ -8,20 +8,19 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from kdist.assembly.coordinator_loops import (
+    make_coordinator_loop,
+    num_shares_of,
+    refuse_what_shares_cannot_train,
+)
+from kdist.assembly.layouts import plan_layout, variable_infos
 from kdist.cluster.traits import StrategyTraits
 from kdist.config.schema import Config
 from kdist.distribute import keras_adapter
-from kdist.distribute.coordinator_loop import CoordinatorLoop
+from kdist.distribute.bucket_plan import plan_buckets
 from kdist.distribute.data import ArraySource, BatchSource, check_labels
 from kdist.distribute.inner_loop import InnerLoop
-from kdist.distribute.layout import (
-    FLAT_BUCKET_BYTES,
-    SERVER_BUCKET_BYTES,
-    BucketLayout,
-    VariableInfo,
-    plan_buckets,
-)
-from kdist.distribute.optimizer import can_flatten, inner_optimizer
+from kdist.distribute.layout import BucketLayout
 from kdist.distribute.own_step_loop import OwnStepLoop
 from kdist.distribute.probe import has_own_steps, probe_training_step, refuse_custom_steps
 from kdist.distribute.separability import check_separable
@@ -56,6 +55,7 @@ def make_engine(
     num_workers: int,
     check_cluster: Callable[[], None],
     after_build: Callable[[keras.Model], None] = lambda model: None,
+    make_client_loop: Callable[[ModelStructure, BucketLayout], InnerLoop] | None = None,
 ) -> Engine:
     """Build the model on the data, check that it can be trained exactly, and make its loop.
 
@@ -70,16 +70,17 @@ def make_engine(
         num_workers: Workers that compute.
         check_cluster: Raises when waiting for workers has no sense any more.
         after_build: Called with the built model, before the store takes its values.
+        make_client_loop: Makes the loop of a task that is a client of the servers by itself.
 
     Raises:
         ConfigError: If model and data do not fit, or the mode cannot train the model exactly.
     """
-    num_replicas = share.num_replicas if not traits.needs_coordinator else num_workers
+    num_replicas = share.num_replicas if not traits.has_servers else num_workers
     refuse_custom_steps(
         model,
         num_replicas=num_replicas,
         allowed=config.strategy.allow_custom_train_step,
-        in_one_process=not traits.needs_coordinator and share.num_workers == 1,
+        in_one_process=not traits.has_servers and share.num_workers == 1,
     )
     if has_own_steps(model):
         return _own_step_engine(config, strategy, model, source, share, after_build)
@@ -89,12 +90,17 @@ def make_engine(
         model, x, y, weights, explain=lambda y_pred: _check_labels(model, source, y_pred)
     )
     after_build(model)
-    carries_seeds = num_replicas == 1 and not traits.needs_coordinator and not config.jit_compile
+    carries_seeds = num_replicas == 1 and not traits.has_servers and not config.jit_compile
     structure = analyse(model, y_pred, carries_seeds=carries_seeds)
     probe_training_step(structure, source.element_spec)
     _refuse_integer_states(structure, traits)
     _check_labels(model, source, y_pred)
-    check_separable(structure, x, y, weights, y_pred, splits_batches=share.num_replicas > 1)
+    num_shares = num_shares_of(
+        config, traits, num_replicas=share.num_replicas, num_workers=num_workers
+    )
+    check_separable(structure, x, y, weights, y_pred, splits_batches=num_shares > 1)
+    if traits.aggregates:
+        refuse_what_shares_cannot_train(structure, num_shares)
     if structure.has_synchronized_layers and config.jit_compile and num_replicas > 1:
         raise ConfigError(
             "jit_compile=true cannot compile BatchNormalization(synchronized=True), whose sums "
@@ -107,14 +113,17 @@ def make_engine(
             "False, or losses given to compile() and add_loss."
         )
     layout = plan_layout(config, structure, num_servers=num_servers)
-    if traits.needs_coordinator:
-        loop: InnerLoop = CoordinatorLoop(
+    if make_client_loop is not None:
+        loop: InnerLoop = make_client_loop(structure, layout)
+    elif traits.needs_coordinator:
+        loop = make_coordinator_loop(
+            config,
+            traits,
             strategy,
             structure,
             layout,
             source=source,
             num_workers=num_workers,
-            jit_compile=config.jit_compile,
             check_cluster=check_cluster,
         )
     else:
@@ -146,7 +155,7 @@ def _own_step_engine(
         y_pred = None  # A train_step that calls parts of the model needs no call of the whole.
     after_build(model)
     structure = analyse(model, y_pred, carries_seeds=True)
-    layout = plan_buckets(_variable_infos(structure), can_flatten=False)
+    layout = plan_buckets(variable_infos(structure), can_flatten=False)
     loop = OwnStepLoop(
         strategy, model, layout, share=share, source=source, jit_compile=config.jit_compile
     )
@@ -179,39 +188,11 @@ def _check_labels(model: keras.Model, source: BatchSource, y_pred: Any) -> None:
         )
 
 
-def plan_layout(config: Config, structure: ModelStructure, *, num_servers: int) -> BucketLayout:
-    """Return the buckets of a model, dealt to `num_servers` servers (0: this process)."""
-    return plan_buckets(
-        _variable_infos(structure),
-        can_flatten=can_flatten(structure.model.optimizer),
-        num_servers=max(1, num_servers),
-        placement=config.strategy.placement,
-        flat_bucket_bytes=SERVER_BUCKET_BYTES if num_servers else FLAT_BUCKET_BYTES,
-    )
-
-
-def _variable_infos(structure: ModelStructure) -> list[VariableInfo]:
-    optimizer = inner_optimizer(structure.model.optimizer)
-    return [
-        VariableInfo(
-            index=index,
-            path=variable.path,
-            shape=tuple(int(size) for size in variable.shape),
-            dtype=str(variable.dtype),
-            item_bytes=tf.as_dtype(variable.dtype).size,
-            needs_own_bucket=variable.constraint is not None,
-            has_weight_decay=keras_adapter.uses_weight_decay(optimizer, variable),
-            has_sparse_gradient=index in structure.sparse,
-        )
-        for index, variable in enumerate(structure.trainable)
-    ]
-
-
 def _refuse_integer_states(structure: ModelStructure, traits: StrategyTraits) -> None:
-    if structure.int_states and traits.needs_coordinator:
+    if structure.int_states and traits.has_servers:
         names = ", ".join(v.path for v in structure.int_states)
         raise ConfigError(
-            "Asynchronous workers cannot agree on an integer that every step writes. "
+            "Workers of parameter servers cannot agree on an integer that every step writes. "
             f"Received: {names}. Use a synchronous strategy, or a float variable."
         )
 

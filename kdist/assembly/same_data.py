@@ -24,8 +24,18 @@ def refuse_other_data(
     Raises:
         ConfigError: If numbers of rows or batches, or the first rows, differ.
     """
-    own = _facts(sources, plan)
-    theirs = peers.agree({"data": own})["data"]
+    own = data_facts(sources, plan)
+    refuse_other_facts(own, peers.agree({"data": own})["data"], task=task, chief=chief)
+
+
+def refuse_other_facts(
+    own: Mapping[str, Any], theirs: Mapping[str, Any], *, task: Task, chief: Task
+) -> None:
+    """Refuse data that is not the chief's.
+
+    Raises:
+        ConfigError: Naming what differs.
+    """
     if theirs != own:
         found = "; ".join(
             f"{what}: {theirs.get(what)} on {chief}, {own[what]} on {task}"
@@ -39,7 +49,8 @@ def refuse_other_data(
         )
 
 
-def _facts(sources: Sources, plan: TrainingPlan) -> Mapping[str, Any]:
+def data_facts(sources: Sources, plan: TrainingPlan) -> Mapping[str, Any]:
+    """Return what must be the same on all tasks that train; JSON can hold it."""
     facts: dict[str, Any] = {"batches an epoch": plan.steps_per_epoch}
     for name, source in (("training", sources.train), ("validation", sources.validation)):
         if source is None:

@@ -1,6 +1,7 @@
 """One training task's run: build, check, make the run folder, train, write what came of it."""
 
 import contextlib
+import os
 import pickle
 import sys
 from collections.abc import Iterator
@@ -11,6 +12,7 @@ import keras
 import tensorflow as tf
 
 from kdist.assembly.building import Builder, Sources
+from kdist.assembly.client import Client
 from kdist.assembly.cluster_link import ClusterLink, say
 from kdist.assembly.engine import Engine, make_engine
 from kdist.assembly.facts import opening_facts
@@ -74,9 +76,13 @@ class TrainingRun:
         )
         self._signals.install()  # TensorFlow's coordination service has taken SIGTERM.
         share = self._share(strategy)
+        client = None
+        if self._traits.has_followers:
+            client = Client(self._request, self._config, self._traits)
+            client.serve()
         if self._request.objects is not None:  # Only now: they may create variables.
             self._builder.use(pickle.loads(self._request.objects))
-        sources = self._builder.data(share)
+        sources = self._builder.data(client.share if client else share)
         check_enough_examples(sources.train, self._num_workers, key="data.train")
         plan = self._plan(sources)
         if share.num_workers > 1:
@@ -95,7 +101,12 @@ class TrainingRun:
             num_workers=self._num_workers,
             check_cluster=self._cluster.check,
             after_build=self._warm_start,
+            make_client_loop=client and client.loop_maker(sources, plan, self._cluster),
         )
+        if client is not None and not self._cluster.is_chief:
+            return client.follow(
+                self._cluster, self._signals, on_ready=lambda: self._link.send("task_ready")
+            )
         bridge = CallbackBridge(
             callbacks,
             model,
@@ -110,7 +121,11 @@ class TrainingRun:
             trainer = self._trainer(engine, bridge, plan, sources, reporter=Silent())
             state = trainer.run()
             return EXIT_CODES.get(state.stop_reason or "", 0)
-        return self._run_as_chief(model, engine, bridge, plan, sources)
+        try:
+            return self._run_as_chief(model, engine, bridge, plan, sources)
+        finally:
+            if client is not None:
+                client.close()
 
     def _run_as_chief(
         self,
@@ -151,7 +166,12 @@ class TrainingRun:
                     )
                 )
                 trainer = self._trainer(
-                    engine, bridge, plan, sources, reporter=report, on_epoch=_recorder(events)
+                    engine,
+                    bridge,
+                    plan,
+                    sources,
+                    reporter=report,
+                    on_epoch=_recorder(events, self._link),
                 )
                 result = beginning(
                     self._config,
@@ -178,8 +198,10 @@ class TrainingRun:
                 events.write(event, task=str(task))
             say(f"{task} {'was lost' if event == 'task_lost' else 'is back'}.")
 
-        for task in self._spec.tasks():
-            events.write("task_ready", task=str(task))
+        for event in ("task_started", "task_ready"):
+            for task in self._spec.tasks():
+                pid = os.getpid() if task == self._request.task else None
+                events.write(event, task=str(task), pid=pid)
         self._cluster.listen(record)
 
     @contextlib.contextmanager
@@ -226,6 +248,7 @@ class TrainingRun:
         )
         result.update(write_result(folder.result_json, result))
         events.write("run_ended", status=result["status"])
+        self._link.send("run_ended", status=result["status"])
 
     def _trainer(
         self,
@@ -258,12 +281,12 @@ class TrainingRun:
             steps_per_epoch=steps,
             max_steps=config.max_steps,
             steps_per_call=config.steps_per_execution,
-            replicas_in_flight=self._num_workers if self._traits.needs_coordinator else 1,
+            replicas_in_flight=self._num_workers if self._traits.has_servers else 1,
             validation_batches=config.limit_batches,
         )
 
     def _share(self, strategy: tf.distribute.Strategy) -> WorkerShare:
-        if self._traits.needs_coordinator or not self._spec.is_distributed:
+        if self._traits.has_servers or not self._spec.is_distributed:
             return WorkerShare(replicas_per_worker=strategy.num_replicas_in_sync)
         tasks = [t for t in self._spec.tasks() if t.type in self._traits.trains_on]
         return WorkerShare(
@@ -289,8 +312,9 @@ class TrainingRun:
             start_from(model, Path(self._config.init_from))
 
 
-def _recorder(events: EventLog) -> Any:
+def _recorder(events: EventLog, link: LauncherLink) -> Any:
     def record(facts: EpochFacts) -> None:
+        link.send("progressed", batches_seen=facts.batches_seen)
         events.write(
             "epoch_ended", epoch=facts.epoch, batches_seen=facts.batches_seen, seconds=facts.seconds
         )

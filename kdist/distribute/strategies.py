@@ -1,6 +1,7 @@
 """The one place that makes `tf.distribute` strategies and servers."""
 
 import os
+from collections.abc import Sequence
 
 import tensorflow as tf
 
@@ -59,24 +60,37 @@ def make_strategy(
     )
 
 
-def start_server(spec: ClusterSpec, task: Task) -> tf.distribute.Server:
-    """Start the TensorFlow server of a worker or parameter server under a coordinator.
+def start_server(
+    spec: ClusterSpec, task: Task, *, accelerators: Sequence[int] | None = None
+) -> tf.distribute.Server:
+    """Start the TensorFlow server of a task.
 
     It listens on every interface and asks nobody who they are. It has threads for every worker's
     step beside its own: with TensorFlow's one for each core, steps on a machine of one core wait
     for each other for ever.
 
+    Args:
+        spec: The cluster.
+        task: This task.
+        accelerators: Those that it computes on; `None` leaves it all that the process sees.
+
     Raises:
         EnvironmentFault: If the port is taken.
     """
     num_threads = max(os.cpu_count() or 1, 4 + 2 * spec.num(TaskType.WORKER))
+    config = tf.compat.v1.ConfigProto(inter_op_parallelism_threads=num_threads)
+    if accelerators is not None:
+        config.gpu_options.allow_growth = True
+        config.gpu_options.visible_device_list = ",".join(map(str, accelerators))
+        if not accelerators:
+            config.device_count["GPU"] = 0
     try:
         return tf.distribute.Server(
             tf.train.ClusterSpec(spec.as_dict()),
             job_name=str(task.type),
             task_index=task.index,
             protocol="grpc",
-            config=tf.compat.v1.ConfigProto(inter_op_parallelism_threads=num_threads),
+            config=config,
         )
     except tf.errors.OpError as error:
         raise EnvironmentFault(

@@ -15,10 +15,10 @@ import keras
 import numpy as np
 
 from kdist.distribute import keras_adapter
+from kdist.distribute.bucket_values import bucket_value, variable_values
 from kdist.distribute.inner_loop import Store
 from kdist.distribute.optimizer import StoreOptimizer, clone_optimizer, inner_optimizer
-from kdist.distribute.optimizer import split_members as split
-from kdist.distribute.store import to_numpy
+from kdist.distribute.values import to_numpy, write
 
 
 class OptimizerView:
@@ -69,16 +69,24 @@ class OptimizerView:
         """Set the learning rate of the model's optimizer and of every clone."""
         inner_optimizer(self._model.optimizer).learning_rate = rate
         for clone in self._clones():
-            clone.inner.learning_rate = rate
+            variable = self._rate_variable(clone.inner)
+            if variable is not None:
+                write(variable, rate)
         self._learning_rate = self._settable_rate()
 
     @property
     def learning_rate(self) -> float | None:
         """Return the learning rate of the next step; `None` where there are several."""
-        try:
-            rate = self._clones()[0].inner.learning_rate
-        except (AttributeError, ValueError, NotImplementedError):
+        clone = self._clones()[0].inner
+        rate = keras_adapter.learning_rate_setting(clone)
+        if rate is None:
             return None
+        if isinstance(rate, keras.optimizers.schedules.LearningRateSchedule):
+            rate = rate(to_numpy(keras_adapter.own_iterations(clone)))
+        elif isinstance(rate, keras.Variable):
+            rate = to_numpy(rate)
+        elif callable(rate):
+            rate = rate()
         return float(np.asarray(keras.ops.convert_to_numpy(rate)))
 
     @property
@@ -99,10 +107,16 @@ class OptimizerView:
         return self._store.optimizers
 
     def _averages_by_variable(self) -> Iterator[tuple[int, np.ndarray]]:
-        for clone in self._clones():
-            averages = keras_adapter.ema_averages(clone.inner)
-            for bucket, average in zip(clone.layout.buckets, averages, strict=True):
-                yield from split(bucket, to_numpy(average))
+        found = [
+            (bucket, average)
+            for clone in self._clones()
+            for bucket, average in zip(
+                clone.layout.buckets, keras_adapter.ema_averages(clone.inner), strict=True
+            )
+        ]
+        yield from variable_values(
+            [bucket for bucket, _ in found], lambda index: to_numpy(found[index][1])
+        )
 
     def _push_averages(self) -> bool:
         mine = [
@@ -112,10 +126,9 @@ class OptimizerView:
         for clone in self._clones():
             averages = keras_adapter.ema_averages(clone.inner)
             for bucket, average in zip(clone.layout.buckets, averages, strict=True):
-                parts = [mine[m.variable_index].ravel() for m in bucket.members]
-                value = np.concatenate(parts).reshape(average.shape)
+                value = bucket_value(bucket, lambda index: mine[index])
                 if not np.array_equal(value, to_numpy(average), equal_nan=True):
-                    average.assign(value)
+                    write(average, value)
                     changed = True
         return changed
 
@@ -187,19 +200,18 @@ class SlotMapping:
                 yield str(number), to_numpy(next(scalars))
 
     def _slot_value(self, variable_index: int, kind: int) -> np.ndarray:
-        for clone in self._clones:
-            for slot in clone.slots:
-                bucket = clone.layout.buckets[slot.bucket_index]
-                if slot.kind != kind:
-                    continue
-                for member in bucket.members:
-                    if member.variable_index == variable_index:
-                        value = to_numpy(slot.variable)
-                        if not bucket.is_flat:
-                            return value
-                        part = value[member.offset : member.offset + member.size]
-                        return part.reshape(member.shape)
-        raise AssertionError(f"no slot {kind} for variable {variable_index}")
+        found = [
+            (clone.layout.buckets[slot.bucket_index], slot.variable)
+            for clone in self._clones
+            for slot in clone.slots
+            if slot.kind == kind
+            and variable_index
+            in {m.variable_index for m in clone.layout.buckets[slot.bucket_index].members}
+        ]
+        values = variable_values(
+            [bucket for bucket, _ in found], lambda index: to_numpy(found[index][1])
+        )
+        return dict(values)[variable_index]
 
 
 def _stand_in(variable: keras.Variable) -> keras.Variable:

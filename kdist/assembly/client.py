@@ -1,0 +1,112 @@
+"""Between-graph replication in a task: its own server, its own loop, and how it compares itself."""
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import tensorflow as tf
+
+from kdist.assembly.building import Sources
+from kdist.assembly.cluster_link import ClusterLink
+from kdist.assembly.peer_link import PeerLink
+from kdist.assembly.same_data import data_facts, refuse_other_facts
+from kdist.assembly.signals import EXIT_CODES, StopSignals
+from kdist.cluster.task import Task, TaskType
+from kdist.cluster.traits import StrategyTraits
+from kdist.config.schema import Config
+from kdist.distribute.between_graph.loop import BetweenGraphLoop
+from kdist.distribute.between_graph.worker import Seat, StepWorker
+from kdist.distribute.inner_loop import InnerLoop
+from kdist.distribute.layout import BucketLayout
+from kdist.distribute.shares import WorkerShare
+from kdist.distribute.strategies import start_server
+from kdist.distribute.structure import ModelStructure
+from kdist.launch.request import TaskRequest
+from kdist.training.trainer import TrainingPlan
+
+
+class Client:
+    """One training task that is a client of the parameter servers by itself."""
+
+    def __init__(self, request: TaskRequest, config: Config, traits: StrategyTraits):
+        """Find this task's place; `serve` comes first."""
+        self._request = request
+        self._config = config
+        tasks = [t for t in request.spec.tasks() if t.type in traits.trains_on]
+        self._names = [str(task) for task in tasks]
+        self.share = WorkerShare(worker_index=tasks.index(request.task), num_workers=len(tasks))
+        self._server: Any = None
+        self._loop: BetweenGraphLoop | None = None
+        self._facts: Mapping[str, Any] = {}
+
+    def serve(self) -> None:
+        """Start this task's TensorFlow server, which runs its share of every session."""
+        self._server = start_server(
+            self._request.spec, self._request.task, accelerators=self._request.accelerators
+        )
+
+    def loop_maker(
+        self, sources: Sources, plan: TrainingPlan, cluster: ClusterLink
+    ) -> Callable[[ModelStructure, BucketLayout], InnerLoop]:
+        """Return what makes this task's loop; the chief's is ready to train then."""
+        spec, config = self._request.spec, self._config
+        self._facts = data_facts(sources, plan)
+
+        def make(structure: ModelStructure, layout: BucketLayout) -> InnerLoop:
+            task = self._request.task
+            has_accelerator = bool(tf.config.list_logical_devices("GPU"))
+            worker = StepWorker(
+                structure,
+                layout,
+                Seat(
+                    share=self.share,
+                    target=self._server.target,
+                    servers={
+                        f"ps-{index}": spec.address(Task(TaskType.PS, index))
+                        for index in range(spec.num(TaskType.PS))
+                    },
+                    device=f"/job:{task.type}/replica:0/task:{task.index}/device:CPU:0",
+                    compute_device="/device:GPU:0" if has_accelerator else None,
+                ),
+                source=sources.train,
+                validation=sources.validation,
+                steps_per_call=config.steps_per_execution,
+                jit_compile=config.jit_compile,
+            )
+            self._loop = BetweenGraphLoop(
+                worker,
+                check_cluster=cluster.check,
+                num_lost=lambda: cluster.num_workers_lost,
+                start_timeout_s=config.cluster.start_timeout_s,
+                names=self._names.__getitem__,
+            )
+            if cluster.is_chief:
+                self._loop.begin(json.dumps(dict(self._facts)))
+            return self._loop
+
+        return make
+
+    def follow(
+        self, cluster: ClusterLink, signals: StopSignals, on_ready: Callable[[], None]
+    ) -> int:
+        """Compute what the chief opens, until it closes; return the exit code.
+
+        Raises:
+            ConfigError: If this task reads other data than the chief.
+        """
+        assert self._loop is not None and isinstance(cluster, PeerLink)
+        signals.begin(cluster.ask_to_stop)
+        task, chief = self._request.task, self._request.spec.chief
+        self._loop.follow(
+            str(chief),
+            compare=lambda notes: refuse_other_facts(
+                self._facts, json.loads(notes), task=task, chief=chief
+            ),
+            on_ready=on_ready,
+        )
+        return EXIT_CODES.get(signals.reason or "", 0)
+
+    def close(self) -> None:
+        """Let the followers go, however the chief's training ended."""
+        if self._loop is not None:
+            self._loop.close()

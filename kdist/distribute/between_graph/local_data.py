@@ -1,0 +1,133 @@
+"""How a worker that is its own client reads the batches of the ids that it has taken."""
+
+from collections.abc import Iterator
+from typing import Any, Protocol
+
+import numpy as np
+import tensorflow as tf
+
+from kdist.distribute.data.array_source import ArraySource
+from kdist.distribute.data.source import BatchSource
+from kdist.distribute.shares import WorkerShare
+from kdist.distribute.values import write
+
+_PLAIN = tf.autograph.experimental.do_not_convert
+
+
+class LocalData(Protocol):
+    """Batches by id; made in the worker's graph."""
+
+    unit_limit: int | None
+    variables: list[tf.Variable]
+    feeds: list[tf.Tensor]
+
+    def load(self) -> None:
+        """Put what the worker keeps into its session."""
+        ...
+
+    def batch(self, batch_id: tf.Tensor) -> Any:
+        """Return `(x, y, sample_weight, num_rows)` of an id, while the graph is built."""
+        ...
+
+    def fed(self, batch_id: int) -> list[Any]:
+        """Return the values of `feeds` for a call that begins with an id."""
+        ...
+
+
+class KeptArrays:
+    """Arrays that the worker's server keeps; any batch is gathered from them."""
+
+    unit_limit: int | None = None
+
+    def __init__(self, source: ArraySource, device: str, name: str):
+        """Create variables for the arrays."""
+        self._source = source
+        self.feeds: list[tf.Tensor] = []
+        with tf.device(device):
+            self._arrays = tf.nest.map_structure(
+                lambda a: _empty(a, name), _numpy_arrays(source.arrays)
+            )
+        self.variables = tf.nest.flatten(self._arrays)
+
+    def load(self) -> None:
+        """Put the arrays into the session."""
+        arrays = tf.nest.flatten(_numpy_arrays(self._source.arrays))
+        for variable, array in zip(self.variables, arrays, strict=True):
+            write(variable, array)
+
+    @_PLAIN
+    def batch(self, batch_id: tf.Tensor) -> Any:
+        """Return a batch's rows, in its order."""
+        rows = self._source.rows_of(batch_id)
+        num_rows = tf.shape(rows, out_type=tf.int64)[0]
+        return (*self._source.gather(self._arrays, rows), num_rows)
+
+    def fed(self, batch_id: int) -> list[Any]:
+        """Nothing needs to be handed in."""
+        del batch_id
+        return []
+
+
+class FedBatches:
+    """Batches that this process reads and hands in, one with each call.
+
+    Every worker reads all batches, and leaves out those of ids that others have taken.
+    """
+
+    unit_limit: int | None = 1
+
+    def __init__(self, source: BatchSource, share: WorkerShare):
+        """Create placeholders for a batch.
+
+        Args:
+            source: Batches in order.
+            share: This worker's place, for data that each worker batches by itself.
+        """
+        self._source = source
+        self._share = share if source.kind == "per_worker" else WorkerShare()
+        self._skips = source.kind != "per_worker"
+        self.variables: list[tf.Variable] = []
+        self._spec = (*source.element_spec, tf.TensorSpec([], tf.int64))
+        self.feeds = [
+            tf.compat.v1.placeholder(spec.dtype, spec.shape) for spec in tf.nest.flatten(self._spec)
+        ]
+        self._batches: Iterator[Any] | None = None
+        self._next_id = 0
+
+    def load(self) -> None:
+        """Nothing is kept."""
+
+    def batch(self, batch_id: tf.Tensor) -> Any:
+        """Return the batch that is handed in."""
+        del batch_id
+        return tf.nest.pack_sequence_as(self._spec, self.feeds)
+
+    def fed(self, batch_id: int) -> list[Any]:
+        """Read on, to the batch of an id."""
+        if self._batches is None or (self._skips and batch_id < self._next_id):
+            first = batch_id if self._skips else 0
+            dataset = self._source.dataset(first, self._share, repeat=True)
+            self._batches, self._next_id = iter(dataset), first
+        batch = next(self._batches)
+        while self._skips and self._next_id < batch_id:
+            batch = next(self._batches)
+            self._next_id += 1
+        self._next_id = batch_id + 1
+        return [np.asarray(leaf) for leaf in tf.nest.flatten(batch)]
+
+
+def local_data(source: BatchSource, share: WorkerShare, device: str, name: str) -> LocalData:
+    """Return what reads a source's batches on one worker."""
+    if isinstance(source, ArraySource):
+        return KeptArrays(source, device, name)
+    return FedBatches(source, share)
+
+
+def _empty(array: np.ndarray, name: str) -> tf.Variable:
+    is_string = array.dtype.kind in "USO"
+    value = tf.fill(array.shape, "") if is_string else tf.zeros(array.shape, array.dtype)
+    return tf.Variable(value, trainable=False, name=f"{name}_rows")
+
+
+def _numpy_arrays(arrays: Any) -> Any:
+    return tf.nest.map_structure(np.asarray, arrays)
