@@ -11,7 +11,8 @@ import numpy as np
 import tensorflow as tf
 
 from kdist.assembly.building import Builder
-from kdist.assembly.engine import ROWS_TO_BUILD_ON, plan_layout
+from kdist.assembly.engine import ROWS_TO_BUILD_ON
+from kdist.assembly.layouts import plan_layout
 from kdist.cluster.task import TaskType
 from kdist.config.schema import Config
 from kdist.config.targets import resolve

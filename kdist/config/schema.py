@@ -56,6 +56,15 @@ class StrategyConfig:
         allow_custom_train_step: Run a model's own `train_step` on several replicas, though its
             gradients may then be summed instead of averaged.
         placement: How variables are dealt to parameter servers: greedy_bytes or round_robin.
+        partition_bytes: A variable of more bytes lies in pieces on several servers.
+        sparse: How embedding tables are updated: dense (as Keras does) or rows.
+        gather_bytes: Largest sum of tables under `sparse=rows` that the chief copies for callbacks.
+        replicas_to_aggregate: Shares that make an update of synchronous parameter servers; `None`
+            means `total_replicas`.
+        total_replicas: Workers that compute shares; those beyond `replicas_to_aggregate` are
+            backups. `None` means all workers.
+        max_staleness: Most updates that asynchronous parameter servers may have applied since a
+            gradient's parameters were read; an older gradient is computed again. `None` means any.
         min_workers: Fewest workers to go on with when one of them cannot be started again any
             more; `None` means all.
     """
@@ -67,6 +76,12 @@ class StrategyConfig:
     collective: str = "auto"
     allow_custom_train_step: bool = False
     placement: str = "greedy_bytes"
+    partition_bytes: int = 16 << 20
+    sparse: str = "dense"
+    gather_bytes: int = 1 << 30
+    replicas_to_aggregate: int | None = None
+    total_replicas: int | None = None
+    max_staleness: int | None = None
     min_workers: int | None = None
 
 
@@ -146,6 +161,55 @@ class TunerConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
+class SweepConfig:
+    """What concerns all jobs of a sweep (`-m`) together; a single run does not read it.
+
+    Attributes:
+        fail_fast: Start no other job once one has failed.
+        metric: The metric that jobs are compared by; `None` means the one in `best` of result.json.
+        devices_per_job: Accelerators that each job gets to itself; `None` means one where jobs run
+            side by side, else all.
+    """
+
+    fail_fast: bool = False
+    metric: str | None = None
+    devices_per_job: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckpointConfig:
+    """When a run's state is written, and what of it is kept.
+
+    Attributes:
+        every_steps: After so many batches; `None` for never because of batches.
+        every_epochs: After so many epochs; likewise.
+        every_seconds: After so many seconds; likewise.
+        keep: How many of the newest stay.
+        keep_best: Whether the best one stays, too.
+        monitor: The metric that "best" goes by; `None` means `val_loss`, or `loss` without
+            validation.
+        mode: Whether less or more of it is better: min, max or auto.
+        async_: Whether the files are written while training goes on (key `checkpoint.async`).
+        dir: Where; `None` means the run folder. Another file system's, as in gs://bucket/path, too.
+    """
+
+    every_steps: int | None = None
+    every_epochs: int | None = 1
+    every_seconds: float | None = 600.0
+    keep: int = 3
+    keep_best: bool = True
+    monitor: str | None = None
+    mode: str = "auto"
+    async_: bool = True
+    dir: str | None = None
+
+    @property
+    def is_on(self) -> bool:
+        """Whether checkpoints are written at all."""
+        return not self.every_steps == self.every_epochs == self.every_seconds == None  # noqa: E711
+
+
+@dataclass(frozen=True, kw_only=True)
 class PlanConfig:
     """What `command=plan` shows beside tasks and addresses."""
 
@@ -167,7 +231,10 @@ class Config:
         jit_compile: Whether XLA compiles the computation of a step.
         class_weight: Weight of each class by its index.
         limit_batches: Batches of training and validation data to use, for a quick look.
-        init_from: Weights file, model file or run folder to start from.
+        init_from: Weights file, model file, checkpoint or run folder to start from.
+        resume: auto (go on where this run folder's run was interrupted), never, or the run folder
+            or checkpoint to go on from.
+        resume_force: Go on although model, data or optimizer are not those of the checkpoint.
         deterministic: Whether TensorFlow must use deterministic kernels.
         verbose: Whether TensorFlow's own messages are shown.
         debug: Whether errors come with their traceback.
@@ -184,6 +251,8 @@ class Config:
     class_weight: dict[int, float] | None = None
     limit_batches: int | None = None
     init_from: str | None = None
+    resume: str = "auto"
+    resume_force: bool = False
     deterministic: bool = False
     verbose: bool = False
     debug: bool = False
@@ -195,5 +264,7 @@ class Config:
     loss: Any = None
     metrics: Any = field(default_factory=list)
     callbacks: dict[str, TargetConfig] = field(default_factory=dict)
+    checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
     tuner: TunerConfig = field(default_factory=TunerConfig)
     plan: PlanConfig = field(default_factory=PlanConfig)
+    sweep: SweepConfig = field(default_factory=SweepConfig)

@@ -11,9 +11,10 @@ import keras
 import tensorflow as tf
 
 from kdist.distribute import keras_adapter
-from kdist.distribute.layout import Bucket, BucketLayout
+from kdist.distribute.layout import Bucket, BucketLayout, Rows
 from kdist.distribute.lookups import Lookups
 from kdist.distribute.loss_terms import NOTHING, ROWS, DenominatorProbe, ScaledLoss
+from kdist.distribute.pieces import as_slices, gradient_of_piece, join_rows
 from kdist.distribute.step_types import (
     NO_LOOKUPS,
     AuxLayout,
@@ -85,7 +86,9 @@ class StepCompute:
     def denominators(self, values: StepValues, share: Share, *, training: bool) -> tf.Tensor:
         """Return this share's denominators: float32 `[number of loss terms]`, vote included."""
         model, found = self.structure.model, []
-        with keras.StatelessScope(self._mapping(self.unpack(values.buckets), values)):
+        parameters = self.unpack(values.buckets)
+        scope = keras.StatelessScope(self._mapping(parameters, values))
+        with scope, self._answering(parameters, values):
             y_pred = call_model(model, share.x, training=training)
             probes = [DenominatorProbe(term, found) for term in self.structure.terms]
             with keras_adapter.replaced_losses(model, probes):
@@ -108,22 +111,41 @@ class StepCompute:
     def unpack(self, buckets: Sequence[Any]) -> list[tf.Tensor]:
         """Return the trainable variables' values from the buckets' values."""
         parameters: list[Any] = [None] * len(self.structure.trainable)
-        for bucket, value in zip(self.layout.buckets, buckets, strict=True):
+        pieces: dict[int, list[tuple[Rows, tf.Tensor]]] = {}
+        for index, (bucket, value) in enumerate(zip(self.layout.buckets, buckets, strict=True)):
+            if index in self.lookups.left_out:
+                continue
             if not bucket.is_flat:
-                parameters[bucket.members[0].variable_index] = value
+                [member] = bucket.members
+                if member.rows is None or index in self.lookups.bucket_indices:
+                    parameters[member.variable_index] = value
+                else:
+                    pieces.setdefault(member.variable_index, []).append((member.rows, value))
                 continue
             parts = tf.split(value, [member.size for member in bucket.members])
             for member, part in zip(bucket.members, parts, strict=True):
                 parameters[member.variable_index] = tf.reshape(part, member.shape)
+        for variable_index, parts in pieces.items():
+            parameters[variable_index] = join_rows(parts)
         return parameters
 
     def pack(self, gradients: Sequence[Any]) -> list[Any]:
-        """Return gradients by bucket; a variable without a gradient counts as zero."""
+        """Return gradients by bucket; a variable without a gradient counts as zero.
+
+        That of a looked-up table counts the rows of this step, and stands at its first bucket; its
+        other buckets have `()`.
+        """
         packed = []
-        for bucket in self.layout.buckets:
+        for index, bucket in enumerate(self.layout.buckets):
             parts = [gradients[member.variable_index] for member in bucket.members]
+            if index in self.lookups.left_out:
+                packed.append(())
+                continue
+            if index in self.lookups.bucket_indices:
+                packed.append(as_slices(parts[0], self.structure.trainable[_variable_of(bucket)]))
+                continue
             if not bucket.is_flat:
-                packed.append(_own_gradient(parts[0], bucket))
+                packed.append(gradient_of_piece(parts[0], bucket))
                 continue
             packed.append(
                 tf.concat(
@@ -231,14 +253,8 @@ class StepCompute:
         return loss, found
 
 
-def _own_gradient(gradient: Any, bucket: Bucket) -> Any:
-    if gradient is None:
-        return tf.zeros(bucket.members[0].shape, bucket.dtype)
-    if bucket.has_sparse_gradient:
-        shape = tf.constant(bucket.members[0].shape, tf.int64)
-        indices = tf.cast(gradient.indices, tf.int64)
-        return tf.IndexedSlices(gradient.values, indices, shape)
-    return tf.convert_to_tensor(gradient)
+def _variable_of(bucket: Bucket) -> int:
+    return bucket.members[0].variable_index
 
 
 def _current(scope: keras.StatelessScope, variable: keras.Variable) -> tf.Tensor:

@@ -124,8 +124,21 @@ def rebind(variable: keras.Variable, value: tf.Variable) -> None:
 
 
 def uses_weight_decay(optimizer: keras.optimizers.Optimizer, variable: keras.Variable) -> bool:
-    """Return whether `exclude_from_weight_decay` left this variable in (Keras keeps it private)."""
+    """Return whether `exclude_from_weight_decay` left this variable in (Keras keeps it private).
+
+    In a `MultiOptimizer` the optimizer that it chooses for the variable decides.
+    """
+    if isinstance(optimizer, keras.optimizers.MultiOptimizer):
+        optimizer = optimizer._optimizer_map(variable)
+    if not has_value(variable):  # Only names can have been excluded: there was no variable yet.
+        pattern = getattr(optimizer, "_exclude_from_weight_decay_pattern", None)
+        return pattern is None or pattern.search(variable.name) is None
     return optimizer._use_weight_decay(variable)
+
+
+def has_value(variable: keras.Variable) -> bool:
+    """Return whether a variable was given a value; one built by `deferring_tables` was not yet."""
+    return variable._value is not None
 
 
 def own_iterations(optimizer: keras.optimizers.Optimizer) -> keras.Variable:

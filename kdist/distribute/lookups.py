@@ -1,9 +1,8 @@
-"""Embedding tables that stay on their servers: only the rows of a batch travel.
+"""Embedding tables that a step does not read whole, and how a trace of the model is told so.
 
 Before a step's compute, the forward pass is traced once more to find which ids each embedding
 layer is asked for (everything else of that trace is pruned). The unique rows are gathered where
-the table lives, and the compute sees them in the table's place. The update is that of the whole
-table: the optimizer on the server is given the same (rows, row ids) as in every other mode.
+the table lives, and the compute sees them in the table's place.
 """
 
 import contextlib
@@ -14,28 +13,47 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from kdist.distribute import keras_adapter
-from kdist.distribute.layout import LARGE_VARIABLE_BYTES, BucketLayout
-from kdist.distribute.structure import ModelStructure, call_model
-
 
 @dataclass(frozen=True)
 class Table:
-    """A table and its layers: `bucket_index` is its bucket, `num_calls` the look-ups in a step."""
+    """A table, and the layers that look it up.
 
-    bucket_index: int
+    Attributes:
+        bucket_indices: Its bucket, or those of its pieces: id `i` is in piece `i % len(...)`.
+        variable_index: Its position among the trainable variables.
+        layers: The layers that share it.
+        num_calls: Look-ups in a step, over all layers.
+        is_by_rows: Whether an update changes only the rows of a batch (`strategy.sparse=rows`).
+    """
+
+    bucket_indices: tuple[int, ...]
     variable_index: int
     layers: tuple[keras.layers.Embedding, ...]
     num_calls: int
+    is_by_rows: bool = False
+
+    @property
+    def name(self) -> str:
+        """Return how a message calls it."""
+        return " and ".join(layer.name for layer in self.layers)
+
+    @property
+    def num_rows(self) -> int:
+        """Return how many ids it knows."""
+        return self.layers[0].input_dim
 
 
 class Lookups:
     """Which tables are looked up, and how a trace of the model is told to do so."""
 
     def __init__(self, tables: Sequence[Table]):
-        """Hold the tables, from `find_tables`."""
+        """Hold the tables, from `find_tables`.
+
+        A step's rows of a table stand in the place of its first bucket, and `left_out` are others.
+        """
         self.tables = tuple(tables)
-        self.bucket_indices = frozenset(table.bucket_index for table in tables)
+        self.bucket_indices = frozenset(i for table in tables for i in table.bucket_indices)
+        self.left_out = frozenset(i for table in tables for i in table.bucket_indices[1:])
         self.variable_indices = frozenset(table.variable_index for table in tables)
 
     @contextlib.contextmanager
@@ -98,63 +116,3 @@ def _valid_ids(layer: keras.layers.Embedding, ids: Any) -> tf.Tensor:
     """Return ids as Keras reads them: integers, negative ones counted from the table's end."""
     ids = tf.cast(ids, tf.int64)
     return tf.reshape(tf.where(ids < 0, ids + layer.input_dim, ids), [-1])
-
-
-def find_tables(structure: ModelStructure, layout: BucketLayout, x_spec: Any) -> Lookups:
-    """Return the large tables that nothing but plain embedding layers reads.
-
-    Tied weights, regularizers, LoRA and quantized tables are read whole, as other variables are.
-    """
-    candidates = []
-    for bucket_index, bucket in enumerate(layout.buckets):
-        if not bucket.has_sparse_gradient or bucket.num_bytes < LARGE_VARIABLE_BYTES:
-            continue
-        index = bucket.members[0].variable_index
-        layers = tuple(
-            layer
-            for layer in keras_adapter.all_layers(structure.model)
-            if type(layer) is keras.layers.Embedding
-            and layer.trainable_variables
-            and layer.trainable_variables[0] is structure.trainable[index]
-            and len(layer.trainable_variables) == 1
-            and layer.embeddings_regularizer is None
-        )
-        if layers:
-            candidates.append(Table(bucket_index, index, layers, 0))
-    if not candidates:
-        return Lookups(())
-    return _without_other_readers(structure, Lookups(candidates), x_spec)
-
-
-def _without_other_readers(structure: ModelStructure, lookups: Lookups, x_spec: Any) -> Lookups:
-    """Trace the forward pass with recorded look-ups; drop tables that are read some other way."""
-    variables = [*structure.trainable, *structure.model.non_trainable_variables]
-    seen: dict[str, Any] = {}
-
-    def forward(values: list[Any], x: Any) -> tf.Tensor:
-        with tf.GradientTape(watch_accessed_variables=False) as tape:
-            tape.watch(values)
-            mapping = list(zip(variables, values, strict=True))
-            with keras.StatelessScope(mapping), lookups.recording() as found:
-                y_pred = call_model(structure.model, x, training=True)
-            total = tf.add_n([_total(leaf) for leaf in keras.tree.flatten(y_pred)])
-        tables = [values[table.variable_index] for table in lookups.tables]
-        seen["gradients"] = tape.gradient(total, tables)
-        seen["calls"] = [len(ids) for ids in found]
-        return total
-
-    specs = [tf.TensorSpec(v.shape, v.dtype) for v in variables]
-    tf.function(forward, autograph=False).get_concrete_function(specs, x_spec)
-    return Lookups(
-        [
-            Table(table.bucket_index, table.variable_index, table.layers, num_calls)
-            for table, gradient, num_calls in zip(
-                lookups.tables, seen["gradients"], seen["calls"], strict=True
-            )
-            if gradient is None and num_calls > 0
-        ]
-    )
-
-
-def _total(leaf: tf.Tensor) -> tf.Tensor:
-    return tf.reduce_sum(tf.cast(leaf, tf.float32))

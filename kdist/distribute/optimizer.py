@@ -197,7 +197,8 @@ def build_store_optimizer(
         if not bucket.has_weight_decay
     ]
     if excluded:
-        store.inner.exclude_from_weight_decay(var_list=excluded)
+        for each in updating_optimizers(store.optimizer):
+            each.exclude_from_weight_decay(var_list=excluded)
     return _built(store)
 
 

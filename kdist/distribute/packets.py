@@ -79,6 +79,7 @@ def _rides(bucket: Bucket) -> bool:
 def gradient_spec(bucket: Bucket) -> Any:
     """Return the signature of a bucket's gradient."""
     if bucket.has_sparse_gradient:
-        shape = bucket.members[0].shape
-        return tf.IndexedSlicesSpec(shape, bucket.dtype, tf.int64, dense_shape_dtype=tf.int64)
-    return tf.TensorSpec([bucket.size] if bucket.is_flat else bucket.members[0].shape, bucket.dtype)
+        return tf.IndexedSlicesSpec(
+            bucket.shape, bucket.dtype, tf.int64, dense_shape_dtype=tf.int64
+        )
+    return tf.TensorSpec(bucket.shape, bucket.dtype)

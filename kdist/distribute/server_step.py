@@ -10,11 +10,12 @@ import tensorflow as tf
 
 from kdist.distribute.compute import StepCompute
 from kdist.distribute.layout import BucketLayout
-from kdist.distribute.lookups import find_tables
+from kdist.distribute.row_exchange import RowExchange
 from kdist.distribute.server_store import ServerStore
 from kdist.distribute.signatures import share_specs, step_seeds, value_specs
 from kdist.distribute.step_types import Share, StepValues
 from kdist.distribute.structure import ModelStructure
+from kdist.distribute.table_search import find_tables
 
 _PLAIN = tf.autograph.experimental.do_not_convert
 
@@ -48,12 +49,15 @@ class ServerStep:
         self.aux = self._compute.aux
         devices = [f"/job:ps/replica:0/task:{i}/device:CPU:0" for i in range(layout.num_servers)]
         self.store = ServerStore(structure, layout, self.aux, devices)
+        self._rows = RowExchange(self._compute, layout, self._lookups, self.store.look_up)
         self._value_specs = value_specs(structure, layout, self._lookups)
+        self._share_specs = share_specs(structure, batch_spec)
         self._train_fn = tf.function(
             self._compute.train, jit_compile=jit_compile, autograph=False
         ).get_concrete_function(
-            self._value_specs, share_specs(structure, batch_spec), tf.TensorSpec([], tf.float32)
+            self._value_specs, self._share_specs, tf.TensorSpec([], tf.float32)
         )
+        self._denominators_fn: Any = None
         self._evaluate_fn: Any = None
 
     @_PLAIN
@@ -65,16 +69,48 @@ class ServerStep:
             batch: `(x, y, sample_weight, num_rows)` tensors.
             frozen: Values of the variables that no step writes.
         """
+        seeds = step_seeds(self.structure, step_id, 0)
+        gradients, aux, scale = self.contribution(self.whole(batch), seeds, frozen)
+        self.store.push(step_id, gradients, aux, scale)
+
+    @_PLAIN
+    def contribution(
+        self, share: Share, seeds: list[tf.Tensor], frozen: Any, *, weight: tf.Tensor | None = None
+    ) -> tuple[list[Any], tf.Tensor, tf.Tensor]:
+        """Pull and compute.
+
+        Args:
+            share: Rows of a batch.
+            seeds: Of the random layers.
+            frozen: Values of the variables that no step writes.
+            weight: A factor for the gradients, float32 scalar.
+
+        Returns:
+            Gradients by bucket of the scaled loss, the vector of `AuxLayout`, the loss scale.
+        """
         scale = self.store.read_loss_scale()
-        share = self._whole(batch)
-        values = self._values(step_seeds(self.structure, step_id, 0), frozen)
-        values, ids = self._with_rows(values, share.x, training=True)
+        values = self._values(seeds, frozen)
+        values, fetched = self._rows.fetch(values, share.x, training=True)
         with self._on_compute_device():
-            contribution = self._train_fn(values, share, scale)
-        gradients = list(contribution.gradients)
-        for table, table_ids in zip(self._lookups.tables, ids, strict=True):
-            gradients[table.bucket_index] = _by_id(gradients[table.bucket_index], table_ids)
-        self.store.push(step_id, gradients, contribution.aux, scale)
+            factor = scale if weight is None else scale * weight
+            contribution = self._train_fn(values, share, factor)
+        gradients = self._rows.by_id(contribution.gradients, fetched)
+        return gradients, contribution.aux, scale
+
+    @_PLAIN
+    def denominators(self, share: Share, seeds: list[tf.Tensor], frozen: Any) -> tf.Tensor:
+        """Return a share's denominators: float32 `[number of loss terms]`, vote included.
+
+        What they do not depend on is neither pulled nor computed.
+        """
+        if self._denominators_fn is None:
+            compute = self._compute
+            self._denominators_fn = tf.function(
+                lambda v, s: compute.denominators(v, s, training=True), autograph=False
+            ).get_concrete_function(self._value_specs, self._share_specs)
+        values = self._values(seeds, frozen)
+        values, _ = self._rows.fetch(values, share.x, training=True)
+        return self._denominators_fn(values, share)
 
     def trace_evaluation(self, batch_spec: tuple[Any, Any, Any]) -> None:
         """Trace the evaluation for batches of this signature, once, outside a strategy."""
@@ -92,8 +128,8 @@ class ServerStep:
     @_PLAIN
     def evaluate(self, evaluation_id: tf.Tensor, values: StepValues, batch: Any) -> None:
         """Evaluate one batch and add its part to the store's evaluation sums, once for each id."""
-        share = self._whole(batch)
-        values, _ = self._with_rows(values, share.x, training=False)
+        share = self.whole(batch)
+        values, _ = self._rows.fetch(values, share.x, training=False)
         with self._on_compute_device():
             logged = self._evaluate_fn(values, share)
         self.store.record_evaluation(evaluation_id, logged)
@@ -101,29 +137,6 @@ class ServerStep:
     def _on_compute_device(self) -> Any:
         device = self._compute_device
         return contextlib.nullcontext() if device is None else tf.device(device)
-
-    @_PLAIN
-    def _with_rows(
-        self, values: StepValues, x: Any, *, training: bool
-    ) -> tuple[StepValues, list[tf.Tensor]]:
-        """Fetch the rows that this batch reads of each table.
-
-        Returns:
-            The values, with unique rows in place of tables, and the ids of those rows by table.
-        """
-        if not self._lookups.tables:
-            return values, []
-        buckets, positions, unique_ids = list(values.buckets), [], []
-        for table, calls in zip(
-            self._lookups.tables,
-            self._compute.looked_up_ids(values, x, training=training),
-            strict=True,
-        ):
-            ids, where = tf.unique(tf.concat(calls, 0))
-            buckets[table.bucket_index] = self.store.look_up(table.bucket_index, ids)
-            positions.append(tf.split(where, [tf.size(call) for call in calls], num=len(calls)))
-            unique_ids.append(ids)
-        return values._replace(buckets=buckets, positions=positions), unique_ids
 
     def _values(self, seeds: list[tf.Tensor], frozen: Any) -> StepValues:
         return StepValues(
@@ -136,13 +149,9 @@ class ServerStep:
         )
 
     @_PLAIN
-    def _whole(self, batch: Any) -> Share:
+    def whole(self, batch: Any) -> Share:
+        """Return a batch `(x, y, sample_weight, num_rows)` as a share that is all of it."""
         x, y, sample_weight, num_rows = batch
         one = tf.ones((), tf.float32)
         terms = tf.ones([len(self.structure.terms)], tf.float32)
         return Share(x, y, sample_weight, tf.cast(num_rows, tf.float32), one, one, one, terms)
-
-
-def _by_id(gradient: tf.IndexedSlices, ids: tf.Tensor) -> tf.IndexedSlices:
-    """Return a gradient whose indices count the unique rows of a step, with row ids instead."""
-    return tf.IndexedSlices(gradient.values, tf.gather(ids, gradient.indices), gradient.dense_shape)

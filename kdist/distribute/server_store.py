@@ -86,9 +86,9 @@ class ServerStore:
         """Return the current buckets on the caller's device, in layout order.
 
         Args:
-            leave_out: Buckets not to read; `None` stands in their place.
+            leave_out: Buckets not to read; `()` stands in their place.
         """
-        values: list[Any] = [None] * len(self.layout.buckets)
+        values: list[Any] = [()] * len(self.layout.buckets)
         for server in self.servers:
             for index, bucket in zip(server.bucket_indices, server.buckets, strict=True):
                 if index in leave_out:
@@ -98,18 +98,18 @@ class ServerStore:
                 values[index] = tf.identity(value)
         return values
 
-    def look_up(self, bucket_index: int, ids: tf.Tensor) -> tf.Tensor:
-        """Return rows of a table, gathered on its server: `[len(ids), columns]`.
+    def look_up(self, bucket_index: int, rows: tf.Tensor) -> tf.Tensor:
+        """Return rows of a table's piece, gathered on its server: `[len(rows), columns]`.
 
         Args:
-            bucket_index: The table's bucket.
-            ids: int64 vector on the caller's device.
+            bucket_index: The bucket of the table, or of one piece of it.
+            rows: int64 vector on the caller's device; rows of the piece.
         """
         server = self.servers[self.layout.buckets[bucket_index].server_index]
         table = server.buckets[server.bucket_indices.index(bucket_index)]
         with tf.device(server.device):
-            rows = tf.gather(table.value, tf.identity(ids))
-        return tf.identity(rows)
+            found = tf.gather(table.value, tf.identity(rows))
+        return tf.identity(found)
 
     def read_states(self) -> list[tf.Tensor]:
         """Return the current float states on the caller's device."""
@@ -139,16 +139,29 @@ class ServerStore:
             aux: The vector of `AuxLayout`.
             loss_scale: What `read_loss_scale` returned for this step.
         """
-        finite = tf.constant(True)
-        if self._scales_loss:
-            finite = all_finite(gradients)
-            gradients = [divide(gradient, loss_scale) for gradient in gradients]
-        if self._global_clipnorm:
-            scale = self._static_scale or 1.0  # The servers' optimizers divide by it afterwards.
-            gradients, _ = tf.clip_by_global_norm(list(gradients), self._global_clipnorm * scale)
+        gradients, finite = self.without_loss_scale(gradients, loss_scale)
+        if self.global_clipnorm:
+            gradients, _ = tf.clip_by_global_norm(list(gradients), self.global_clipnorm)
         for index, server in enumerate(self.servers):
             mine = [gradients[i] for i in server.bucket_indices]
             self.push_to(index, Push(step_id, finite, mine, aux))
+
+    def without_loss_scale(
+        self, gradients: Sequence[Any], loss_scale: tf.Tensor
+    ) -> tuple[list[Any], tf.Tensor]:
+        """Return gradients as `ServerUpdate.take` takes them, and whether none overflowed."""
+        if not self._scales_loss:
+            return list(gradients), tf.constant(True)
+        finite = all_finite(gradients)
+        return [divide(gradient, loss_scale) for gradient in gradients], finite
+
+    @property
+    def global_clipnorm(self) -> float | None:
+        """Return the largest norm over all servers of what they take, where it is limited."""
+        if not self._global_clipnorm:
+            return None
+        # The servers' optimizers divide by a static scale afterwards.
+        return self._global_clipnorm * (self._static_scale or 1.0)
 
     def push_to(self, server_index: int, push: Push) -> None:
         """Send one server its part of a step; it takes the part under its lock, once."""
@@ -174,12 +187,16 @@ class ServerStore:
         """Give the model's variables the servers' values."""
         server_values.write_to_model(self)
 
+    def write_states_to_model(self) -> None:
+        """Give the model's non-trainable variables the servers' values."""
+        server_values.write_states_to_model(self)
+
     def read_from_model(self) -> bool:
         """Take over what somebody wrote into the model; return whether anything differed."""
         self.num_model_reads += 1
         return server_values.read_from_model(self)
 
-    def take_from_chief(self) -> None:
+    def take_from_chief(self, *, with_optimizer: bool = False) -> None:
         """The chief is the only task that runs the outer loop, and the servers hold its values."""
 
     @property

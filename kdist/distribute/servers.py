@@ -129,10 +129,9 @@ def _create_server(
 
 
 def _create_bucket(structure: ModelStructure, index: int, bucket: Bucket) -> keras.Variable:
-    shape = [bucket.size] if bucket.is_flat else bucket.members[0].shape
     value = first_value(
         lambda: bucket_value(bucket, lambda i: to_numpy(structure.trainable[i])),
-        shape,
+        bucket.shape,
         bucket.dtype,
     )
     variable = keras.Variable(value, dtype=bucket.dtype, name=f"bucket_{index}")

@@ -35,9 +35,11 @@ def value_specs(
 
     return StepValues(
         buckets=[
-            tf.TensorSpec([None, b.members[0].shape[1]], b.dtype)
+            ()
+            if index in lookups.left_out
+            else tf.TensorSpec([None, b.members[0].shape[1]], b.dtype)
             if index in lookups.bucket_indices
-            else tf.TensorSpec([b.size] if b.is_flat else b.members[0].shape, b.dtype)
+            else tf.TensorSpec(b.shape, b.dtype)
             for index, b in enumerate(layout.buckets)
         ],
         float_states=specs(structure.float_states),

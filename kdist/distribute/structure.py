@@ -40,6 +40,7 @@ class ModelStructure:
         metrics: All metrics but the loss tracker and the trackers of single losses.
         sparse: Positions of trainable variables whose gradient is (rows, row ids): tables of
             embeddings.
+        by_rows: Positions of embedding tables that an update changes in the rows of a batch only.
         terms: The compiled losses; empty when the model computes its loss itself.
     """
 
@@ -52,6 +53,7 @@ class ModelStructure:
     metrics: list[MetricSlots] = field(default_factory=list)
     trackers: list[MetricSlots] = field(default_factory=list)
     sparse: frozenset[int] = frozenset()
+    by_rows: frozenset[int] = frozenset()
     terms: tuple[LossTerm, ...] = ()
     has_own_loss: bool = False
     has_synchronized_layers: bool = False

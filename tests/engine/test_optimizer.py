@@ -5,7 +5,8 @@ import numpy as np
 import pytest
 
 from kdist.distribute import keras_adapter
-from kdist.distribute.layout import VariableInfo, plan_buckets
+from kdist.distribute.bucket_plan import plan_buckets
+from kdist.distribute.layout import VariableInfo
 from kdist.distribute.optimizer import (
     build_store_optimizer,
     can_flatten,

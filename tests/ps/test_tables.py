@@ -62,14 +62,19 @@ def tables_of(run):
     return run.loop._step._lookups.tables
 
 
+IN_PIECES = {"strategy": {"partition_bytes": 100_000}}
+
+
 @pytest.mark.parametrize(
     ("optimizer", "settings"),
     [
         (momentum, {"steps_per_execution": 4}),
         (momentum, {"jit_compile": True}),
         (lambda: momentum(global_clipnorm=0.05), {}),
+        (momentum, IN_PIECES),
+        (lambda: momentum(global_clipnorm=0.05), IN_PIECES),
     ],
-    ids=["momentum", "jit", "global_clipnorm"],
+    ids=["momentum", "jit", "global_clipnorm", "pieces", "pieces_clipped"],
 )
 def test_a_table_that_only_embeddings_read_stays(cluster, optimizer, settings):
     x, y = rows()
@@ -109,9 +114,10 @@ def test_many_workers_lose_no_row(cluster):
     assert not moved[num_rows:-1].any()
 
 
-def test_a_table_that_is_read_whole_travels_whole(cluster):
+@pytest.mark.parametrize("settings", [{}, IN_PIECES], ids=["whole", "pieces"])
+def test_a_table_that_is_read_whole_travels_whole(cluster, settings):
     x, _ = rows()
     data = {"train": (x["a"], x["a"][:, 0])}
-    run = cluster.prepare(tied_table, data)
+    run = cluster.prepare(tied_table, data, **settings)
     assert tables_of(run) == ()
     assert_same(run.run(), fit(tied_table, data))
