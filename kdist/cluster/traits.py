@@ -60,6 +60,11 @@ class StrategyTraits:
         return self.min_ps > 0
 
     @property
+    def aggregates(self) -> bool:
+        """Whether servers gather shares of a global batch from several workers for an update."""
+        return self.has_servers and self.update == SYNC
+
+    @property
     def has_peers(self) -> bool:
         """Whether every task that trains runs the outer loop, and all decide alike."""
         return len(self.trains_on) > 1 and not self.has_followers
@@ -96,6 +101,16 @@ TRAITS: Mapping[tuple[str, str, str], StrategyTraits] = {
             min_workers=1,
             min_ps=1,
             batch_is_global=False,
+        ),
+        StrategyTraits(
+            name="ps",
+            replication=IN_GRAPH,
+            update=SYNC,
+            needs_coordinator=True,
+            hosts=frozenset({TaskType.WORKER, TaskType.PS}),
+            restarts_alone=frozenset({TaskType.WORKER}),
+            min_workers=1,
+            min_ps=1,
         ),
         StrategyTraits(
             name="ps",

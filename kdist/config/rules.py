@@ -7,6 +7,7 @@ from typing import Any
 from kdist.cluster.traits import STRATEGY_NAMES, traits_of
 from kdist.config.schema import Config
 from kdist.config.space import read_space
+from kdist.config.update_rules import check_updates
 from kdist.errors import ConfigError
 
 COMMANDS = ("train", "evaluate", "predict", "export", "plan")
@@ -33,6 +34,11 @@ _AT_LEAST: Mapping[str, int] = {
     "strategy.devices": 1,
     "strategy.min_workers": 1,
     "cluster.workers": 0,
+    "strategy.partition_bytes": 1,
+    "strategy.gather_bytes": 0,
+    "strategy.replicas_to_aggregate": 1,
+    "strategy.total_replicas": 1,
+    "strategy.max_staleness": 0,
     "cluster.ps": 0,
     "cluster.max_restarts": 0,
     "data.batch_size": 1,
@@ -111,8 +117,10 @@ def _check_strategy(config: Config) -> None:
             f"strategy={strategy.name} uses one device a task. "
             f"Received: strategy.devices={strategy.devices}. "
             "Use strategy=mirrored or strategy=multiworker for several."
+        check_updates(strategy, None)
         )
 
+    check_updates(strategy, traits)
 
 def _check_training(config: Config) -> None:
     if not isinstance(config.metrics, list | tuple | Mapping):

@@ -143,9 +143,10 @@ class Trainings:
         builder.use({"build_model": build, "make_data": lambda: data})
         sources = builder.data(WorkerShare())
         model = builder.model()
+        traits = traits_of("ps", config.strategy.replication, config.strategy.update)
         engine = make_engine(
             config,
-            TRAITS,
+            traits,
             self.strategy(workers),
             model,
             sources.train,
@@ -159,7 +160,7 @@ class Trainings:
             steps_per_epoch=num_steps(sources.train, config.steps_per_epoch, key="data.train"),
             max_steps=config.max_steps,
             steps_per_call=config.steps_per_execution,
-            replicas_in_flight=workers,
+            replicas_in_flight=1 if traits.batch_is_global else workers,
         )
         bridge = CallbackBridge(
             callbacks,
