@@ -16,6 +16,8 @@ _BOOLEAN_WORDS = {
     **dict.fromkeys(("yes", "on", "true"), True),
     **dict.fromkeys(("no", "off", "false"), False),
 }
+# Keys whose fields have another name.
+_FIELDS = {"_target_": "target", "async": "async_"}
 _WANTED = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}
 
 
@@ -34,15 +36,15 @@ def read(schema: type[Schema], content: Any, key: str = "") -> Schema:
         raise ConfigError(f"{key} must be a mapping of keys to values. Received: {content!r}.")
     types_of_fields = typing.get_type_hints(schema)
     is_target = issubclass(schema, TargetConfig)
+    types_of_fields = {_key_of(name): kind for name, kind in types_of_fields.items()}
     if is_target:
-        types_of_fields = {"_target_": types_of_fields.pop("target"), **types_of_fields}
         del types_of_fields["arguments"]
     values: dict[str, Any] = {}
     free: dict[str, Any] = {}
     for name, value in content.items():
         full_key = f"{key}.{name}" if key else str(name)
         if name in types_of_fields:
-            field_name = "target" if name == "_target_" else name
+            field_name = _FIELDS.get(str(name), str(name))
             values[field_name] = _convert(types_of_fields[name], value, full_key)
         elif is_target:
             free[_text(name, full_key)] = value
@@ -67,8 +69,13 @@ def known_keys(schema: type = Config, prefix: str = "") -> list[str]:
         if dataclasses.is_dataclass(kind):
             keys += known_keys(typing.cast(type, kind), f"{prefix}{name}.")
         elif name != "arguments":
-            keys.append(prefix + ("_target_" if name == "target" else name))
+            keys.append(prefix + _key_of(name))
     return keys
+
+
+def _key_of(field_name: str) -> str:
+    """Return the key of a field; some keys cannot be names of fields."""
+    return next((key for key, name in _FIELDS.items() if name == field_name), field_name)
 
 
 def _convert(kind: Any, value: Any, key: str) -> Any:

@@ -206,7 +206,8 @@ class CheckpointConfig:
     @property
     def is_on(self) -> bool:
         """Whether checkpoints are written at all."""
-        return not self.every_steps == self.every_epochs == self.every_seconds == None  # noqa: E711
+        every = (self.every_steps, self.every_epochs, self.every_seconds)
+        return any(each is not None for each in every)
 
 
 @dataclass(frozen=True, kw_only=True)

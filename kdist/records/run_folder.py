@@ -8,7 +8,7 @@ import socket
 from dataclasses import dataclass
 from pathlib import Path
 
-from kdist.errors import ConfigError, EnvironmentFault
+from kdist.errors import ConfigError, EnvironmentFault, KdistError
 from kdist.records.atomic import write_text_atomically
 
 _LOCK_NAME = ".lock"
@@ -28,7 +28,7 @@ class RunFolderTakenError(ConfigError):
 
 @dataclass
 class RunFolder:
-    """The paths of one run. Made by `create`, it also holds the folder's lock."""
+    """The paths of one run. Made by `create` or `reopen`, it also holds the folder's lock."""
 
     path: Path
     lock_descriptor: int | None = None
@@ -39,7 +39,6 @@ class RunFolder:
         path: Path | str,
         config_yaml: str,
         *,
-        exclusive: bool = True,
         make_unique: bool = False,
     ) -> "RunFolder":
         """Make a run folder, lock it for this process, and write its config.yaml.
@@ -50,7 +49,6 @@ class RunFolder:
         Args:
             path: Where; missing parents are made. A folder without a run in it may exist.
             config_yaml: The content of config.yaml.
-            exclusive: Refuse a folder that already holds a run; `False` carries on in it.
             make_unique: Where the folder is taken, take the next free one of `<path>-2`,
                 `<path>-3`, ... instead. Safe against others that do the same at the same time.
 
@@ -61,11 +59,36 @@ class RunFolder:
         attempt = 1
         while True:
             try:
-                return _create(_numbered(Path(path), attempt), config_yaml, exclusive)
+                return _create(_numbered(Path(path), attempt), config_yaml)
             except RunFolderTakenError:
                 if not make_unique:
                     raise
                 attempt += 1
+
+    @classmethod
+    def reopen(cls, path: Path | str) -> "RunFolder":
+        """Lock a folder in which a run goes on; nothing in it is changed.
+
+        Raises:
+            RunFolderTakenError: (a ConfigError) If it is in use.
+            EnvironmentFault: If it cannot be written.
+        """
+        folder = RunFolder(Path(path).absolute())
+        try:
+            folder.lock_descriptor = _lock(folder.path / _LOCK_NAME, [])
+        except OSError as error:
+            if isinstance(error, KdistError):
+                raise
+            raise _not_made(folder.path, error) from error
+        return folder
+
+    def write_config(self, config_yaml: str) -> None:
+        """Replace config.yaml, whole.
+
+        Raises:
+            EnvironmentFault: If it cannot be written.
+        """
+        write_text_atomically(self.config_yaml, config_yaml)
 
     @property
     def config_yaml(self) -> Path:
@@ -136,32 +159,31 @@ def _numbered(path: Path, attempt: int) -> Path:
     return path if attempt == 1 else path.with_name(f"{path.name}-{attempt}")
 
 
-def _create(path: Path, config_yaml: str, exclusive: bool) -> RunFolder:
+def _create(path: Path, config_yaml: str) -> RunFolder:
     folder = RunFolder(path.absolute())
-    _refuse_taken(folder, exclusive)
+    refuse_used(folder.path)
     made: list[Path] = []
     try:
         _make_folders(folder.path, made)
         folder.lock_descriptor = _lock(folder.path / _LOCK_NAME, made)
-        _refuse_taken(folder, exclusive)
-        write_text_atomically(folder.config_yaml, config_yaml)
+        refuse_used(folder.path)
+        folder.write_config(config_yaml)
     except BaseException as error:
         folder.release()
         for item in reversed(made):
             with contextlib.suppress(OSError):
                 item.rmdir() if item.is_dir() else item.unlink()
         if isinstance(error, OSError) and not isinstance(error, EnvironmentFault):
-            raise EnvironmentFault(
-                f"The run folder cannot be made: {error.strerror or error}. Received: "
-                f"{folder.path}. Choose another place (hydra.run.dir=...)."
-            ) from error
+            raise _not_made(folder.path, error) from error
         raise
     return folder
 
 
-def _refuse_taken(folder: RunFolder, exclusive: bool) -> None:
-    if exclusive:
-        refuse_used(folder.path)
+def _not_made(path: Path, error: OSError) -> EnvironmentFault:
+    return EnvironmentFault(
+        f"The run folder cannot be made: {error.strerror or error}. Received: {path}. Choose "
+        "another place (hydra.run.dir=...)."
+    )
 
 
 def refuse_used(path: Path | str) -> None:
@@ -173,8 +195,20 @@ def refuse_used(path: Path | str) -> None:
     if RunFolder(Path(path)).holds_run():
         raise RunFolderTakenError(
             f"The run folder already holds a run. Received: {path}. Choose another one "
-            "(hydra.run.dir=...), or remove it."
+            "(hydra.run.dir=...), remove it, or go on with that run (resume=auto)."
         )
+
+
+def refuse_in_use(path: Path | str) -> None:
+    """Refuse a folder whose run is still going on; it may still be taken a moment later.
+
+    Raises:
+        RunFolderTakenError: (a ConfigError) If it is in use.
+    """
+    lock = Path(path) / _LOCK_NAME
+    if lock.exists():
+        with contextlib.suppress(EnvironmentFault):
+            RunFolder.reopen(path).release()
 
 
 def _make_folders(path: Path, made: list[Path]) -> None:

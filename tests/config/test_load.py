@@ -49,7 +49,7 @@ def test_values_are_read_as_users_write_them(content, key, value):
     ("content", "named", "shown"),
     [
         ({"epochz": 3}, "epochz", "Did you mean epochs?"),
-        ({"resume": "auto"}, "resume", "--cfg job"),
+        ({"rerun": "auto"}, "rerun", "--cfg job"),
         ({"strategy": {"nam": "ps"}}, "strategy.nam", "strategy.name"),
         ({"strategy": "ps"}, "strategy must be a mapping", "'ps'"),
         ({"epochs": "many"}, "epochs must be a whole number", "'many'"),

@@ -30,13 +30,15 @@ def test_a_folder_in_use_is_refused_and_left_alone(tmp_path):
     assert is_locked.wait(30)
     before = sorted(os.listdir(path))
     with pytest.raises(RunFolderTakenError, match=f"in use by process {holder.pid}") as caught:
-        RunFolder.create(path, "x: 2", exclusive=False)
+        RunFolder.reopen(path)
     assert exit_code_of(caught.value) == 2
     assert sorted(os.listdir(path)) == before
     assert (path / "config.yaml").read_text() == "x: 1"
     os.kill(holder.pid, signal.SIGKILL)
     holder.join(30)
-    RunFolder.create(path, "x: 3", exclusive=False).release()  # The lock died with its holder.
+    with RunFolder.reopen(path) as folder:  # The lock died with its holder.
+        assert (path / "config.yaml").read_text() == "x: 1"
+        folder.write_config("x: 3")
     assert (path / "config.yaml").read_text() == "x: 3"
 
 
@@ -45,7 +47,8 @@ def test_a_folder_that_holds_a_run_is_refused(tmp_path):
     with pytest.raises(RunFolderTakenError, match=f"already holds a run.*{tmp_path}"):
         RunFolder.create(tmp_path, "x: 1")
     assert os.listdir(tmp_path) == ["metrics.csv"]
-    RunFolder.create(tmp_path, "x: 1", exclusive=False).release()
+    RunFolder.reopen(tmp_path).release()
+    assert (tmp_path / "metrics.csv").read_text() == "epoch\n"
 
 
 def test_a_folder_without_a_run_is_taken(tmp_path):
