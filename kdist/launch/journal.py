@@ -59,8 +59,10 @@ class Journal:
             lost=str(restart.lost),
             without=None if restart.without is None else str(restart.without),
         )
-        if self.folder is not None:
-            with contextlib.suppress(OSError):
+        if self.folder is None:
+            return
+        with contextlib.suppress(OSError, KdistError):
+            if read_result(self.folder.result_json)["status"] != COMPLETED:
                 self.folder.result_json.unlink()
 
     def settle_result(

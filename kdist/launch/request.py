@@ -76,6 +76,7 @@ class LauncherLink(Protocol):
         task_ready: This task has joined; from here on it may be restarted.
         progressed: `batches_seen` are kept: an epoch has ended, a checkpoint was saved. Sent by
             the chief; restarts before a run's furthest progress count as one row of failures.
+        run_ended: `status`. The result is written; a completed run loses nothing any more.
         task_rejoined: `task`, which the chief has met again after a loss.
         failed: `type`, `message`, `is_consequence` (of another task's failure), `traceback`,
             `exit_code`. What an exception out of the task's main function also becomes.

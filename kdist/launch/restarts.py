@@ -41,6 +41,7 @@ class RestartBudget:
         """Nothing has been spent."""
         self.policy = policy
         self.has_begun = False  # Whether the chief has been ready once.
+        self.is_over = False  # Whether the run is completed, and all of it written.
         self.num_restarts = 0
         self.num_workers_lost = 0
         self.num_spent = 0
@@ -103,10 +104,8 @@ def decide(
     end: TaskEnd,
     *,
     chief: Task,
-    policy: RestartPolicy,
-    num_left: int,
+    budget: RestartBudget,
     num_workers: int,
-    has_begun: bool,
     is_stopping: bool,
 ) -> Decision:
     """Return what the end of a task means for the run.
@@ -117,24 +116,22 @@ def decide(
     Args:
         end: The task's end.
         chief: The task that leads the run.
-        policy: Who may be started again.
-        num_left: Restarts that are left.
+        budget: Who may be started again, and how often still.
         num_workers: Workers of this attempt.
-        has_begun: Whether the chief has been ready once, in this attempt or an earlier one.
         is_stopping: Whether all tasks have already been told to end.
     """
     if is_stopping:
         return Decision.CONTINUE
-    if end.exit_code in (0, *STOPPED_CODES):
+    if budget.is_over or end.exit_code in (0, *STOPPED_CODES):
         return Decision.STOP_ALL if end.task == chief else Decision.CONTINUE
-    if not is_abnormal(end.exit_code) or not is_loss(end) or policy.max_restarts == 0:
+    if not is_abnormal(end.exit_code) or not is_loss(end) or budget.policy.max_restarts == 0:
         return Decision.STOP_ALL
-    is_alone = end.task.type in policy.alone and end.task != chief
-    if not (has_begun or (is_alone and end.was_ready)):
+    is_alone = end.task.type in budget.policy.alone and end.task != chief
+    if not (budget.has_begun or (is_alone and end.was_ready)):
         return Decision.STOP_ALL
-    if num_left > 0:
+    if budget.num_left > 0:
         return Decision.RESTART_TASK if is_alone else Decision.RESTART_ALL
-    is_worker = end.task.type is TaskType.WORKER
-    if is_worker and policy.min_workers is not None and num_workers > policy.min_workers:
+    least = budget.policy.min_workers
+    if end.task.type is TaskType.WORKER and least is not None and num_workers > least:
         return Decision.RESTART_WITHOUT
     return Decision.STOP_ALL

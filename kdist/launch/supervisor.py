@@ -6,7 +6,7 @@ from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any
 
-from kdist.cluster.task import Task, TaskType
+from kdist.cluster.task import TaskType
 from kdist.launch import forkserver, policy, restarts
 from kdist.launch.member import Member, parse_failure
 from kdist.launch.outcome import AttemptEnd, Restart, closing_warnings
@@ -17,6 +17,7 @@ from kdist.launch.signals import Interrupted
 from kdist.launch.stopper import Stopper
 from kdist.launch.surroundings import Surroundings
 from kdist.launch.timing import Reason
+from kdist.records.result import COMPLETED
 
 _END_DEADLINE_S = 10.0
 
@@ -82,10 +83,8 @@ class Supervisor:
             self._record_start("task_restarted" if request.attempt else "task_started", member)
 
     def _record_start(self, event: str, member: Member) -> None:
-        attempt = member.request.attempt or None
-        self._around.journal.record(
-            event, task=str(member.task), pid=member.process.pid, attempt=attempt
-        )
+        task, attempt = str(member.task), member.request.attempt or None
+        self._around.journal.record(event, task=task, pid=member.process.pid, attempt=attempt)
 
     def _look_after(self, running: Sequence[Member]) -> None:
         for number in self._around.signals.take():
@@ -130,6 +129,9 @@ class Supervisor:
             journal.record("task_ready", task=str(member.task), pid=member.process.pid)
         elif event == "task_rejoined":
             journal.record(event, **fields)
+        elif event == "run_ended":
+            if fields.get("status") == COMPLETED:
+                self._around.budget.is_over, member.finished_code = True, 0
         elif event == "progressed":
             self._around.budget.note_progress(int(fields.get("batches_seen", 0)))
         elif event == "failed":
@@ -188,14 +190,11 @@ class Supervisor:
             return
 
     def _decide(self, end: TaskEnd) -> Decision:
-        budget = self._around.budget
         return restarts.decide(
             end,
             chief=self._chief,
-            policy=budget.policy,
-            num_left=budget.num_left,
+            budget=self._around.budget,
             num_workers=self._requests[0].spec.num(TaskType.WORKER),
-            has_begun=budget.has_begun,
             is_stopping=self._stopper.reason is not None,
         )
 
@@ -216,9 +215,8 @@ class Supervisor:
     def _say_restart(self, member: Member, what: str) -> None:
         end, budget = member.end or member.expected_end(self._now_s), self._around.budget
         how = f": {end.failure.message}" if end.failure else f" {end.how}"
-        number = f"{budget.num_spent + 1} of {budget.policy.max_restarts} restarts"
-        is_last = budget.num_left == 0
-        self._around.say(f"{member.task}{how}; {what}{'' if is_last else f' ({number})'}.")
+        number = f" ({budget.num_spent + 1} of {budget.policy.max_restarts} restarts)"
+        self._around.say(f"{member.task}{how}; {what}{number if budget.num_left else ''}.")
 
     def _find_cause(self) -> Cause | None:
         failures = [member.failure for member in self._members if member.failure is not None]
@@ -243,9 +241,10 @@ class Supervisor:
     def _end_all(self) -> None:
         """Kill what still runs (after an error of our own) and clear up."""
         end_s = self._clock() + _END_DEADLINE_S
-        for member in [member for member in self._members if member.end is None]:
+        left = [member for member in self._members if member.end is None]
+        for member in left:
             member.process.kill()
-        for member in [member for member in self._members if member.end is None]:
+        for member in left:
             wait([member.process.sentinel], max(0.0, end_s - self._clock()))
             member.drain(lambda *_: None, self._clock())
             exit_code = member.process.exit_code()

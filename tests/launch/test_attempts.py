@@ -202,3 +202,18 @@ def test_stopped_tasks_too_die_with_a_killed_launcher(launcher_process, tmp_path
         os.kill(pid, signal.SIGSTOP)
     launcher.kill()
     wait_until(lambda: not any(is_alive(pid) for pid in lines_of(pids)), 10)
+
+
+@pytest.mark.parametrize("name", ["chief-0", "worker-0"])
+def test_what_is_lost_after_the_end_changes_nothing(launch, tmp_path, name):
+    over, lost = str(tmp_path / "over"), str(tmp_path / "lost")
+    ends = ["write_result", {"status": "completed", "error": None}]
+    dies = [["wait_for", over], ["append", lost, "x"], ["kill", "SIGKILL"]]
+    chief = [*READY, ends, ["send", "run_ended", {"status": "completed"}], ["append", over, "x"]]
+    steps = {
+        "chief-0": [*chief, *(dies if name == "chief-0" else [["wait_for", lost]])],
+        "worker-0": [["send", "task_ready", {}], *(dies if name == "worker-0" else [])],
+    }
+    done = launch(steps, counts={"worker": 1}, restarts=TOGETHER)
+    assert (done.run.exit_code, done.result()["status"]) == (0, "completed")
+    assert events_of(done, "run_restarted") == []

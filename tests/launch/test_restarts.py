@@ -25,10 +25,31 @@ CONTINUE, STOP = Decision.CONTINUE, Decision.STOP_ALL
 ALONE, ALL, WITHOUT = Decision.RESTART_TASK, Decision.RESTART_ALL, Decision.RESTART_WITHOUT
 
 
-def decided(task, exit_code, policy=POLICY, *, failure=None, ready=True, **more):
-    end = TaskEnd(task=task, exit_code=exit_code, at_s=0.0, was_ready=ready, failure=failure)
-    known = {"num_left": 2, "num_workers": 2, "has_begun": True, "is_stopping": False}
-    return decide(end, chief=CHIEF, policy=policy, **{**known, **more})
+def decided(
+    task,
+    exit_code,
+    policy=POLICY,
+    *,
+    chief=CHIEF,
+    failure=None,
+    ready=True,
+    num_spent=0,
+    num_workers=2,
+    is_stopping=False,
+    **facts,
+):
+    budget = RestartBudget(policy)
+    budget.has_begun = facts.get("has_begun", True)
+    budget.is_over = facts.get("is_over", False)
+    for _ in range(num_spent):
+        budget.spend()
+    return decide(
+        TaskEnd(task=task, exit_code=exit_code, at_s=0.0, was_ready=ready, failure=failure),
+        chief=chief,
+        budget=budget,
+        num_workers=num_workers,
+        is_stopping=is_stopping,
+    )
 
 
 @pytest.mark.parametrize(
@@ -62,10 +83,11 @@ def test_the_end_of_a_task(task, exit_code, policy, decision):
     [
         ({"is_stopping": True}, CONTINUE),
         ({"has_begun": False}, STOP),
-        ({"num_left": 0}, STOP),
-        ({"num_left": 0, "policy": CAN_SHRINK}, WITHOUT),
-        ({"num_left": 0, "policy": CAN_SHRINK, "num_workers": 1}, STOP),
-        ({"num_left": 1, "policy": CAN_SHRINK}, ALL),
+        ({"is_over": True}, CONTINUE),
+        ({"num_spent": 2}, STOP),
+        ({"num_spent": 2, "policy": CAN_SHRINK}, WITHOUT),
+        ({"num_spent": 2, "policy": CAN_SHRINK, "num_workers": 1}, STOP),
+        ({"num_spent": 1, "policy": CAN_SHRINK}, ALL),
     ],
 )
 def test_when_a_lost_worker_ends_the_run(more, decision):
@@ -79,9 +101,7 @@ def test_who_restarts_alone_must_have_been_ready_once(ready, decision):
 
 
 def test_a_chief_that_is_a_worker_never_restarts_alone():
-    end = TaskEnd(task=WORKER, exit_code=KILLED, at_s=0.0, was_ready=True)
-    known = {"num_left": 2, "num_workers": 2, "has_begun": True, "is_stopping": False}
-    assert decide(end, chief=WORKER, policy=POLICY, **known) is ALL
+    assert decided(WORKER, KILLED, chief=WORKER) is ALL
 
 
 @pytest.mark.parametrize(("is_consequence", "decision"), [(True, ALL), (False, STOP)])
