@@ -45,10 +45,14 @@ def _dispatch(line: CommandLine) -> int:
     if line.wants_version:
         sys.stdout.write(f"kdist {kdist.__version__}\n")
         return 0
-    if line.is_sweep or line.hydra_flags:
-        from kdist.cli.sweep import run_hydra
+    if line.hydra_flags:
+        from kdist.cli.hydra_flags import answer_flags
 
-        return run_hydra(line)
+        return answer_flags(line)
+    if line.is_sweep:
+        from kdist.cli.sweep import run_sweep
+
+        return run_sweep(line, os.environ)
     from kdist.cli.composition import compose_run
     from kdist.cli.run import run
 

@@ -44,7 +44,7 @@ def compose_run(line: CommandLine) -> Composition:
     """
     groups = known_groups(line)
     overrides = checked_overrides(line)
-    primary, folder, overrides_of_path = _search_path(line)
+    primary, folder, overrides_of_path = search_path(line)
     with explained(groups):
         with initialize_config_dir(str(folder), job_name=PRIMARY, version_base="1.3"):
             tree = compose(primary, [*overrides_of_path, *overrides], return_hydra_config=True)
@@ -132,7 +132,7 @@ def _leaves(key: str, value: Any) -> list[str]:
     return [key]
 
 
-def _search_path(line: CommandLine) -> tuple[str, Path, list[str]]:
+def search_path(line: CommandLine) -> tuple[str, Path, list[str]]:
     """Return the primary file's name, its folder, and the override that adds the other folder."""
     primary, shipped = line.config_name or PRIMARY, conf_folder()
     if line.config_dir is None:
@@ -149,7 +149,7 @@ def _search_path(line: CommandLine) -> tuple[str, Path, list[str]]:
 
 def _starts_from_saved_run(line: CommandLine) -> bool:
     """Return whether the primary file is a finished run's: it has no defaults list."""
-    primary, folder, _ = _search_path(line)
+    primary, folder, _ = search_path(line)
     file = (folder / primary).with_suffix(".yaml")
     if not file.is_file():
         return False

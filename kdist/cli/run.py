@@ -21,7 +21,7 @@ from kdist.config.schema import Config
 from kdist.errors import ConfigError
 from kdist.launch.accelerators import count_accelerators
 from kdist.launch.environment import prepare_environment
-from kdist.launch.plan import LaunchPlan, PlannedTask, build_plan
+from kdist.launch.plan import FindPorts, LaunchPlan, PlannedTask, build_plan
 from kdist.launch.plan_text import render_plan
 from kdist.launch.ports import find_free_ports
 from kdist.launch.request import Console, NullLink, TaskRequest
@@ -77,6 +77,7 @@ def prepare(
     *,
     started_at_s: float,
     num_accelerators: int | None = None,
+    find_ports: FindPorts = find_free_ports,
 ) -> PreparedRun:
     """Check one composed configuration and decide what its run consists of; start nothing.
 
@@ -86,6 +87,7 @@ def prepare(
         membership: What TF_CONFIG says, if it is set.
         started_at_s: When the user's command began, in seconds since the epoch.
         num_accelerators: Accelerators that the run may use; all of this machine, unless given.
+        find_ports: Returns that many different free ports of a host.
 
     Raises:
         KdistError: If the configuration, the environment or the cluster is wrong.
@@ -110,7 +112,7 @@ def prepare(
         choice,
         membership,
         num_accelerators=num_accelerators,
-        find_ports=find_free_ports,
+        find_ports=find_ports,
         typed_keys=composition.typed_keys,
     )
     is_local = membership is None

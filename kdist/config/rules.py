@@ -45,6 +45,7 @@ _AT_LEAST: Mapping[str, int] = {
     "data.validation_batch_size": 1,
     "data.seed": 0,
     "data.cache_bytes": 0,
+    "sweep.devices_per_job": 1,
     "tuner.max_trials": 1,
     "tuner.max_epochs": 1,
     "tuner.executions_per_trial": 1,

@@ -3,8 +3,12 @@
 import contextlib
 import os
 import socket
+import threading
+from collections.abc import Iterable
 
 from kdist.errors import EnvironmentFault
+
+_MAX_TRIES = 100
 
 
 def find_free_ports(host: str, num_ports: int) -> tuple[int, ...]:
@@ -30,6 +34,37 @@ def find_free_ports(host: str, num_ports: int) -> tuple[int, ...]:
                 "address of this machine, as in cluster.host=127.0.0.1."
             ) from error
         return tuple(listener.getsockname()[1] for listener in listeners)
+
+
+class PortLeases:
+    """Free ports for runs side by side: none is given to two of them."""
+
+    def __init__(self) -> None:
+        """Nothing is given out yet."""
+        self._given: set[int] = set()
+        self._lock = threading.Lock()
+
+    def find(self, host: str, num_ports: int) -> tuple[int, ...]:
+        """Return ports as `find_free_ports` does, without those given out and not given back.
+
+        Raises:
+            EnvironmentFault: If nothing can listen on `host`, or there are no more ports.
+        """
+        for _ in range(_MAX_TRIES):
+            found = find_free_ports(host, num_ports)
+            with self._lock:
+                if not self._given & set(found):
+                    self._given |= set(found)
+                    return found
+        raise EnvironmentFault(
+            f"This machine has too few free ports. Received: {num_ports} wanted on {host}, "
+            f"{len(self._given)} given to other runs."
+        )
+
+    def give_back(self, ports: Iterable[int]) -> None:
+        """Let others have these ports; those that were not given out are no error."""
+        with self._lock:
+            self._given -= set(ports)
 
 
 def _family(host: str) -> socket.AddressFamily:
