@@ -19,6 +19,8 @@ _ONE_OF: Mapping[str, tuple[str, ...]] = {
     "strategy.name": STRATEGY_NAMES,
     "strategy.collective": ("auto", "ring", "nccl"),
     "strategy.placement": ("greedy_bytes", "round_robin"),
+    "checkpoint.mode": ("auto", "min", "max"),
+    "strategy.sparse": ("dense", "rows"),
     "tuner.name": TUNERS,
     "tuner.direction": ("min", "max"),
     "tuner.pruner": ("median",),
@@ -32,13 +34,17 @@ _AT_LEAST: Mapping[str, int] = {
     "steps_per_execution": 1,
     "limit_batches": 1,
     "strategy.devices": 1,
-    "strategy.min_workers": 1,
-    "cluster.workers": 0,
     "strategy.partition_bytes": 1,
     "strategy.gather_bytes": 0,
     "strategy.replicas_to_aggregate": 1,
     "strategy.total_replicas": 1,
     "strategy.max_staleness": 0,
+    "strategy.min_workers": 1,
+    "checkpoint.every_steps": 1,
+    "checkpoint.every_epochs": 1,
+    "checkpoint.every_seconds": 0,
+    "checkpoint.keep": 1,
+    "cluster.workers": 0,
     "cluster.ps": 0,
     "cluster.max_restarts": 0,
     "data.batch_size": 1,
@@ -111,17 +117,17 @@ def _check_strategy(config: Config) -> None:
                 f"strategy.replication={strategy.replication}, strategy.update={strategy.update} "
                 "and no strategy. Add strategy=ps."
             )
+        check_updates(strategy, None)
         return
     traits = traits_of(strategy.name, strategy.replication, strategy.update)
+    check_updates(strategy, traits)
     if not traits.replicas_are_devices and (strategy.devices or 1) > 1:
         raise ConfigError(
             f"strategy={strategy.name} uses one device a task. "
             f"Received: strategy.devices={strategy.devices}. "
             "Use strategy=mirrored or strategy=multiworker for several."
-        check_updates(strategy, None)
         )
 
-    check_updates(strategy, traits)
 
 def _check_training(config: Config) -> None:
     if not isinstance(config.metrics, list | tuple | Mapping):
