@@ -71,6 +71,17 @@ def num_shares_of(
     return shares_and_replicas(config.strategy, num_workers)[0]
 
 
+def aggregation_notes(config: Config, num_workers: int) -> list[str]:
+    """Return what a user should know about backup workers."""
+    num_shares, num_replicas = shares_and_replicas(config.strategy, num_workers)
+    if num_shares == num_replicas:
+        return []
+    return [
+        f"The first {num_shares} shares of {num_replicas} workers make an update; others are "
+        "dropped, and their rows are dealt again."
+    ]
+
+
 def refuse_what_shares_cannot_train(structure: ModelStructure, num_shares: int) -> None:
     """Refuse layers that need the whole batch while it is computed in parts.
 

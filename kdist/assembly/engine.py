@@ -9,6 +9,7 @@ import keras
 import tensorflow as tf
 
 from kdist.assembly.coordinator_loops import (
+    aggregation_notes,
     make_coordinator_loop,
     num_shares_of,
     refuse_what_shares_cannot_train,
@@ -136,6 +137,8 @@ def make_engine(
             jit_compile=config.jit_compile,
         )
     notes = _normalization_notes(model, num_replicas)
+    if traits.aggregates:
+        notes += aggregation_notes(config, num_workers)
     return Engine(loop=loop, structure=structure, layout=layout, notes=tuple(notes))
 
 

@@ -8,6 +8,7 @@ from kdist.cluster.batch_share import share_bounds
 from kdist.cluster.task import TaskType
 from kdist.cluster.traits import StrategyTraits
 from kdist.config.schema import Config
+from kdist.config.update_rules import shares_and_replicas
 from kdist.launch.request import TaskRequest
 from kdist.records.run_folder import RunFolder
 from kdist.training.report.facts import OpeningFacts
@@ -34,9 +35,10 @@ def opening_facts(
     )
     rows = ()
     if traits.batch_is_global:
-        bounds = [
-            share_bounds(config.data.batch_size, r, num_replicas) for r in range(num_replicas)
-        ]
+        num_shares = num_replicas
+        if traits.aggregates:
+            num_shares, _ = shares_and_replicas(config.strategy, spec.num(TaskType.WORKER))
+        bounds = [share_bounds(config.data.batch_size, r, num_shares) for r in range(num_shares)]
         rows = tuple(hi - lo if has_vote else 0 for lo, hi, has_vote in bounds)
     kind = "accelerator" if request.accelerators else "CPU"
     per_task = max(1, request.num_devices)

@@ -23,6 +23,7 @@ from kdist.assembly.signals import EXIT_CODES, StopSignals
 from kdist.cluster.task import Task, TaskType
 from kdist.cluster.traits import StrategyTraits
 from kdist.config.schema import Config
+from kdist.config.update_rules import shares_and_replicas
 from kdist.distribute.data import check_enough_examples, num_steps
 from kdist.distribute.shares import WorkerShare
 from kdist.distribute.strategies import make_strategy
@@ -281,7 +282,7 @@ class TrainingRun:
             steps_per_epoch=steps,
             max_steps=config.max_steps,
             steps_per_call=config.steps_per_execution,
-            replicas_in_flight=self._num_workers if self._traits.has_servers else 1,
+            replicas_in_flight=1 if self._traits.batch_is_global else self._num_workers,
             validation_batches=config.limit_batches,
         )
 
@@ -303,6 +304,8 @@ class TrainingRun:
 
     @property
     def _num_replicas(self) -> int:
+        if self._traits.aggregates:
+            return shares_and_replicas(self._config.strategy, self._num_workers)[1]
         per_worker = 1 if self._traits.needs_coordinator else max(1, self._request.num_devices)
         return self._num_workers * per_worker
 

@@ -10,6 +10,7 @@ from kdist.cluster.task import Task, TaskType
 from kdist.cluster.tf_config import Membership, encode
 from kdist.cluster.traits import StrategyTraits, traits_of
 from kdist.config.schema import Config
+from kdist.config.update_rules import shares_and_replicas
 from kdist.errors import ConfigError
 
 FindPorts = Callable[[str, int], tuple[int, ...]]
@@ -94,14 +95,16 @@ def build_plan(
     own_task = membership.task if membership else None
     devices = _devices_of(config, traits, spec, own_task, num_accelerators)
     _refuse_split_workers(traits, spec, own_task, devices)
-    num_replicas = sum(num for task, (num, _) in devices.items() if task.type in traits.trains_on)
+    num_shares, num_replicas = _shares_and_replicas(config, traits, spec, devices)
     first_replica, tasks = 0, []
     for task in spec.tasks():
         num_devices, accelerators = devices[task]
         rows: tuple[int, ...] = ()
         if traits.batch_is_global and num_devices:
-            replicas = range(first_replica, first_replica + num_devices)
-            rows = tuple(_share(config.data.batch_size, num_replicas, r) for r in replicas)
+            replicas = range(first_replica, min(first_replica + num_devices, num_replicas))
+            rows = tuple(
+                _share(config.data.batch_size, num_shares, r % num_shares) for r in replicas
+            )
             first_replica += num_devices
         elif num_devices and _computes(traits, task):
             rows = (config.data.batch_size,)
@@ -202,6 +205,19 @@ def _computes(traits: StrategyTraits, task: Task) -> bool:
     if traits.needs_coordinator:
         return task.type is TaskType.WORKER
     return task.type in traits.trains_on
+
+
+def _shares_and_replicas(
+    config: Config,
+    traits: StrategyTraits,
+    spec: ClusterSpec,
+    devices: Mapping[Task, tuple[int, tuple[int, ...]]],
+) -> tuple[int, int]:
+    """Return into how many shares a batch is split, and how many replicas compute shares."""
+    if traits.aggregates:
+        return shares_and_replicas(config.strategy, spec.num(TaskType.WORKER))
+    num = sum(num for task, (num, _) in devices.items() if task.type in traits.trains_on)
+    return num, num
 
 
 def _share(num_rows: int, num_replicas: int, replica: int) -> int:
