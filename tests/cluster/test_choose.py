@@ -81,8 +81,7 @@ def test_every_strategy_has_traits():
         (("tpu",), "strategy.name"),
         (("ps", "towers"), "strategy.replication"),
         (("ps", None, "later"), "strategy.update"),
-        (("ps", "in_graph", "sync"), "not available yet"),
-        (("ps", "between_graph", "async"), "not available yet"),
+        (("ps", "none", "sync"), "not available yet"),
         (("mirrored", None, "async"), "not available yet"),
     ],
 )

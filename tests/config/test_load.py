@@ -49,7 +49,7 @@ def test_values_are_read_as_users_write_them(content, key, value):
     ("content", "named", "shown"),
     [
         ({"epochz": 3}, "epochz", "Did you mean epochs?"),
-        ({"rerun": "auto"}, "rerun", "--cfg job"),
+        ({"orchestra": "auto"}, "orchestra", "--cfg job"),
         ({"strategy": {"nam": "ps"}}, "strategy.nam", "strategy.name"),
         ({"strategy": "ps"}, "strategy must be a mapping", "'ps'"),
         ({"epochs": "many"}, "epochs must be a whole number", "'many'"),
@@ -77,7 +77,30 @@ def test_values_are_read_as_users_write_them(content, key, value):
         ({"strategy": {"name": "tpu"}}, "strategy.name", "tpu"),
         ({"strategy": {"collective": "mpi"}}, "strategy.collective", "mpi"),
         ({"strategy": {"update": "sync"}}, "strategy.update", "no strategy"),
-        ({"strategy": {"name": "ps", "update": "sync"}}, "strategy.update", "not available yet"),
+        ({"strategy": {"name": "mirrored", "update": "async"}}, "strategy.update", "not available"),
+        ({"strategy": {"replicas_to_aggregate": 2}}, "replicas_to_aggregate", "no strategy"),
+        (
+            {"strategy": {"name": "ps", "total_replicas": 2}},
+            "total_replicas",
+            "strategy.update=sync",
+        ),
+        (
+            {"strategy": {"name": "ps", "update": "sync", "max_staleness": 1}},
+            "strategy.max_staleness=1",
+            "strategy.update=async",
+        ),
+        (
+            {
+                "strategy": {
+                    "name": "ps",
+                    "update": "sync",
+                    "replicas_to_aggregate": 3,
+                    "total_replicas": 2,
+                }
+            },
+            "strategy.replicas_to_aggregate=3",
+            "more shares than replicas",
+        ),
         ({"strategy": {"name": "ps", "devices": 2}}, "strategy.devices", "2"),
         ({"command": "evaluate"}, "command=evaluate", "run=None"),
         ({"command": "predict", "run": "r"}, "data.path", "None"),

@@ -187,3 +187,22 @@ def test_a_cluster_that_does_not_fit_is_refused():
 def test_several_cpu_replicas_in_a_worker_are_refused():
     with pytest.raises(ConfigError, match="On the CPU a worker has one replica"):
         plan_of("multiworker", num_accelerators=3, of={"devices": 2})
+
+
+def test_backup_workers_compute_shares_of_the_batch_too():
+    """Each of three workers computes half a batch, of which two make an update."""
+    of = {"update": "sync", "replicas_to_aggregate": 2}
+    plan = plan_of("ps", of=of, cluster={"workers": 3, "ps": 1}, data={"batch_size": 9})
+    rows = [task.batch_rows for task in plan.tasks if task.task.type is TaskType.WORKER]
+    assert rows == [(4,), (5,), (4,)]
+    of["total_replicas"] = 2
+    plan = plan_of("ps", of=of, cluster={"workers": 3, "ps": 1}, data={"batch_size": 9})
+    rows = [task.batch_rows for task in plan.tasks if task.task.type is TaskType.WORKER]
+    assert rows == [(4,), (5,), ()]
+
+
+def test_more_shares_than_workers_are_refused():
+    with pytest.raises(ConfigError, match=r"replicas_to_aggregate=4.* 3 workers"):
+        plan_of(
+            "ps", of={"update": "sync", "replicas_to_aggregate": 4}, cluster={"workers": 3, "ps": 1}
+        )
