@@ -1,6 +1,5 @@
 """The chief's ties to the other tasks: it decides for all, and knows whom training needs."""
 
-import contextlib
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -12,7 +11,7 @@ from kdist.cluster.spec import ClusterSpec
 from kdist.cluster.task import Task, TaskType
 from kdist.cluster.traits import StrategyTraits
 from kdist.config.schema import Config
-from kdist.errors import KdistError, PeerLostError
+from kdist.errors import KdistError, PeerLostError, TaskTimeoutError
 from kdist.training.peers import Decision
 
 _FINISH_DEADLINE_S = 60.0
@@ -32,6 +31,8 @@ class ChiefLink:
         spec: ClusterSpec,
         on_event: Callable[[str, Task], None],
         give_up: Callable[[KdistError], None],
+        *,
+        ends_frozen: bool = False,
     ):
         """Prepare the channel; `join` opens it.
 
@@ -42,14 +43,17 @@ class ChiefLink:
             spec: The cluster.
             on_event: Told of "task_lost" and "task_rejoined", on the channel's thread.
             give_up: Ends this process when a needed task is lost and TensorFlow does not notice.
+            ends_frozen: Whether somebody kills tasks that show no sign of life.
         """
         self._traits = traits
         self._spec = spec
         self._listeners = [on_event]
         self._give_up = give_up
+        self._ends_frozen = ends_frozen
         self._error: KdistError | None = None
         self._has_error = threading.Event()
-        self._notice_s = config.cluster.heartbeat_timeout_s + NOTICE_MARGIN_S
+        self._heartbeat_s = config.cluster.heartbeat_timeout_s
+        self._notice_s = self._heartbeat_s + NOTICE_MARGIN_S
         self._is_over = False
         self._lost_at_s: dict[Task, float] = {}
         self._alone_limit_s = config.cluster.start_timeout_s
@@ -105,15 +109,25 @@ class ChiefLink:
         """Wait for the others to finish (if all went well), then tell how the run ended."""
         self._is_over = True
         try:
-            if has_ended and self._traits.has_followers:
-                with contextlib.suppress(PeerLostError):  # Everything is done without it.
-                    self._control.wait_finished(_FINISH_DEADLINE_S, self._followers())
-            elif has_ended and len(self._traits.trains_on) > 1:
-                self._control.wait_finished(_FINISH_DEADLINE_S)
+            if has_ended and len(self._traits.trains_on) > 1:
+                self._await_others()
         finally:
             self._control.done(exit_code)
 
-    def _followers(self) -> list[Task]:
+    def _await_others(self) -> None:
+        """Let nobody leave before the others. Who is lost now has done its part: all is written."""
+        end_s = time.monotonic() + _FINISH_DEADLINE_S
+        while others := self._others_that_train():
+            try:
+                return self._control.wait_finished(max(0.0, end_s - time.monotonic()), others)
+            except PeerLostError as error:
+                say(f"{error} The run was over by then.")
+                self._lost_at_s |= dict.fromkeys(self._control.missing_peers, time.monotonic())
+            except TaskTimeoutError as error:
+                return say(str(error))
+        return None
+
+    def _others_that_train(self) -> list[Task]:
         """Return the other tasks that train and are there."""
         return [
             task
@@ -136,10 +150,18 @@ class ChiefLink:
             return
         self.num_workers_lost += task.type is TaskType.WORKER
         self._tell("task_lost", task)
-        if task.type in self._traits.restarts_alone:
+        if task.type in self._traits.restarts_alone and not self._is_stuck_with(task):
             self._lost_at_s[task] = time.monotonic()
             return
-        error = PeerLostError(f"{task} ({self._spec.address(task)}) was lost.")
+        why = ""
+        if self._control.is_silent(task):
+            why = f": no sign of life for {self._heartbeat_s:g} s (cluster.heartbeat_timeout_s)"
+        error = PeerLostError(f"{task} ({self._spec.address(task)}) was lost{why}.")
         self._error = error
         self._has_error.set()
         later(STUCK_S, lambda: self._is_over or self._give_up(error))
+
+    def _is_stuck_with(self, task: Task) -> bool:
+        """Whether a step waits for a lost task for ever: a call to a frozen one never fails."""
+        is_awaited = self._traits.needs_coordinator and not self._ends_frozen
+        return is_awaited and self._control.is_silent(task)

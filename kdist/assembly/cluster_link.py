@@ -12,7 +12,7 @@ from kdist.errors import KdistError
 from kdist.training.peers import Alone, Peers
 
 # How long TensorFlow may take to notice a lost peer by itself before this process gives up.
-STUCK_S = 30.0
+STUCK_S = 15.0
 # How much longer than the configured timeout it may take until a loss is told.
 NOTICE_MARGIN_S = 5.0
 

@@ -4,7 +4,7 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from kdist.assembly.cluster_link import NOTICE_MARGIN_S, STUCK_S, later, say
+from kdist.assembly.cluster_link import NOTICE_MARGIN_S, later, say
 from kdist.cluster.control import ChiefEndedError, ControlPeer
 from kdist.cluster.spec import ClusterSpec
 from kdist.cluster.task import Task
@@ -13,6 +13,8 @@ from kdist.errors import KdistError, PeerLostError
 from kdist.training.peers import Decision
 
 _DECISION_DEADLINE_S = 24 * 3600.0
+# How long this task may still tell an error of its own when the chief has ended the run with one.
+_LAST_WORDS_S = 3.0
 
 
 class PeerLink:
@@ -103,4 +105,4 @@ class PeerLink:
             )
             self._error = error
             self._has_error.set()
-            later(STUCK_S, lambda: self._is_over or self._give_up(error))
+            later(_LAST_WORDS_S, lambda: self._is_over or self._give_up(error))

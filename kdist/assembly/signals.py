@@ -3,10 +3,13 @@
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable
 from types import FrameType
 
 EXIT_CODES = {"SIGINT": 130, "SIGTERM": 143}
+# Who signals every process of a run signals its launcher, too, which passes it on: that is one.
+_ECHO_S = 1.0
 
 
 class StoppedEarly(BaseException):
@@ -21,22 +24,32 @@ class StoppedEarly(BaseException):
 class StopSignals:
     """Remembers the first signal once training has begun; a second one ends the process at once.
 
-    A task that only hosts a server waits for the chief, who may need it to save: it leaves when
-    the chief is done, or when the grace period is over. Under a launcher, that decides instead.
+    A task that only hosts a server asks the chief, and waits until it is done, who may need the
+    server to save; or until the grace period is over. Under a launcher, that decides instead.
     """
 
-    def __init__(self, *, is_host: bool, is_local: bool, grace_s: float):
+    def __init__(
+        self,
+        *,
+        is_host: bool,
+        is_local: bool,
+        grace_s: float,
+        clock: Callable[[], float] = time.monotonic,
+    ):
         """Prepare; `install` takes the signals.
 
         Args:
             is_host: Whether this task only hosts a TensorFlow server.
-            is_local: Whether a launcher decides when a host ends.
+            is_local: Whether a launcher passes signals on, and decides when a host ends.
             grace_s: How long a host waits for the chief after a signal.
+            clock: Seconds.
         """
         self.reason: str | None = None
         self._is_host = is_host
         self._is_local = is_local
         self._grace_s = grace_s
+        self._clock = clock
+        self._at_s = 0.0
         self._has_begun = False
         self._tell: Callable[[str], None] = lambda name: None
 
@@ -60,16 +73,17 @@ class StopSignals:
 
     def _receive(self, number: int, frame: FrameType | None) -> None:
         del frame
-        if self._is_host and self._is_local:
-            return
         name = signal.Signals(number).name
         if self.reason is not None:
-            os._exit(EXIT_CODES[name])
-        self.reason = name
+            is_echo = self._is_local and self._clock() - self._at_s < _ECHO_S
+            if not is_echo:
+                os._exit(EXIT_CODES[name])
+            return
+        self.reason, self._at_s = name, self._clock()
         if not self._has_begun:
             raise StoppedEarly(name)
         self._tell(name)
-        if self._is_host:
+        if self._is_host and not self._is_local:
             timer = threading.Timer(self._grace_s, os._exit, [EXIT_CODES[name]])
             timer.daemon = True
             timer.start()

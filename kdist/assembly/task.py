@@ -15,9 +15,9 @@ from kdist.assembly.chief_link import ChiefLink
 from kdist.assembly.cluster_link import ClusterLink, NoCluster, end_process
 from kdist.assembly.failures import as_kdist_error, with_lost_peer
 from kdist.assembly.peer_link import PeerLink
-from kdist.assembly.signals import StoppedEarly, StopSignals
+from kdist.assembly.signals import EXIT_CODES, StoppedEarly, StopSignals
 from kdist.assembly.training_run import TrainingRun
-from kdist.cluster.task import Task, TaskType
+from kdist.cluster.task import Task
 from kdist.cluster.traits import StrategyTraits, traits_of
 from kdist.config.schema import Config
 from kdist.distribute import runtime
@@ -70,8 +70,7 @@ def _be_task(request: TaskRequest, link: LauncherLink) -> int:
     cluster = _cluster_link(config, traits, request, link)
     cluster.join()
     if isinstance(cluster, PeerLink) and hosts:
-        is_needed = request.task.type is TaskType.PS  # Training goes on without a worker.
-        signals.begin(cluster.ask_to_stop if is_needed else lambda name: None)
+        signals.begin(cluster.ask_to_stop)
         return _host(request, cluster, link)
     exit_code, has_ended = 1, False
     try:
@@ -94,12 +93,13 @@ def _be_task(request: TaskRequest, link: LauncherLink) -> int:
 def _host(request: TaskRequest, cluster: PeerLink, link: LauncherLink) -> int:
     """Lend this process to the chief as a TensorFlow server, until the run ends.
 
-    A chief that failed has said so itself; this task did its part, unless it is to start again.
+    A chief that failed has said so itself; this task did its part, unless it is to start again or
+    the run was stopped.
     """
     server = start_server(request.spec, request.task)
     link.send("task_ready", address=server.target)
     exit_code = cluster.wait_done()
-    return exit_code if exit_code == PeerLostError.exit_code else 0
+    return exit_code if exit_code in (PeerLostError.exit_code, *EXIT_CODES.values()) else 0
 
 
 def _cluster_link(
@@ -117,7 +117,15 @@ def _cluster_link(
         def on_event(event: str, task: Task) -> None:
             link.send(event, task=str(task))
 
-        return ChiefLink(config, flat, traits, request.spec, on_event, give_up)
+        return ChiefLink(
+            config,
+            flat,
+            traits,
+            request.spec,
+            on_event,
+            give_up,
+            ends_frozen=request.is_local,
+        )
     return PeerLink(config, flat, request.spec, request.task, give_up)
 
 

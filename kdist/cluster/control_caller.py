@@ -125,6 +125,7 @@ class Caller:
         roster = self._roster
         with roster.changed:
             peer.wire, peer.note, peer.is_going = None, _reason(error), False
+            peer.is_silent = isinstance(error, TimeoutError)
             is_loss = roster.has_gone and not roster.is_over
             if is_loss:
                 peer.is_lost = True

@@ -78,6 +78,17 @@ class ControlChief:
             return tuple(self._roster.losses)
 
     @property
+    def missing_peers(self) -> tuple[Task, ...]:
+        """Tasks that are lost and have not come back."""
+        with self._roster.changed:
+            return tuple(peer.task for peer in self._roster.peers if peer.is_lost)
+
+    def is_silent(self, task: Task) -> bool:
+        """Whether a lost task is still connected, but shows no sign of life."""
+        with self._roster.changed:
+            return any(p.task == task and p.is_lost and p.is_silent for p in self._roster.peers)
+
+    @property
     def stop_reason(self) -> str | None:
         """Why a peer has asked to stop, such as "SIGTERM"; `None` if none has."""
         return self._roster.stop_reason

@@ -27,6 +27,7 @@ class Peer:
     is_going: bool = False
     is_finished: bool = False
     is_lost: bool = False
+    is_silent: bool = False  # Lost for that: nobody has closed the connection.
     said_goodbye: bool = False
 
     @property

@@ -26,15 +26,26 @@ def clock(monkeypatch):
 
 
 @pytest.fixture
-def link(monkeypatch):
+def make_link(monkeypatch):
     monkeypatch.setattr(chief_link, "later", lambda delay_s, action: None)
     config = kdist_config.load({"cluster": {"start_timeout_s": 20}})
-    told = []
-    made = ChiefLink(
-        config, {}, traits_of("ps"), PS, lambda *event: told.append(event), lambda error: None
-    )
-    made.told = told
-    return made
+
+    def make(traits=None, spec=PS, **more):
+        told = []
+
+        def tell(*event):
+            told.append(event)
+
+        made = ChiefLink(config, {}, traits or traits_of("ps"), spec, tell, tell, **more)
+        made.told = told
+        return made
+
+    return make
+
+
+@pytest.fixture
+def link(make_link):
+    return make_link()
 
 
 def test_training_goes_on_while_one_worker_is_there(link, clock):
@@ -71,3 +82,47 @@ def test_a_lost_server_ends_training_at_once_and_is_named(link, clock):
         link.check()
     assert str(link.find_lost()) == "ps-0 (a:4) was lost."
     assert link.num_workers_lost == 0
+
+
+@pytest.mark.parametrize("ends_frozen", [True, False])
+def test_a_frozen_worker_ends_training_unless_somebody_kills_it(make_link, clock, ends_frozen):
+    link = make_link(ends_frozen=ends_frozen)
+    peers = link._control._roster.peers
+    for peer in (peer for peer in peers if peer.task == WORKERS[0]):
+        peer.is_lost = peer.is_silent = True
+    link._lose(WORKERS[0])
+    if ends_frozen:
+        link.check()
+    else:
+        with pytest.raises(PeerLostError, match=r"worker-0 .*no sign of life for 30 s \(cluster\."):
+            link.check()
+
+
+class Control:
+    """A control channel on which one worker is lost, and the others have finished."""
+
+    def __init__(self, lost):
+        self.missing_peers = ()
+        self.awaited = []
+        self.exit_code = None
+        self._lost = lost
+
+    def wait_finished(self, deadline_s, tasks):
+        self.awaited.append(list(tasks))
+        if self._lost in tasks:
+            self.missing_peers = (self._lost,)
+            raise PeerLostError(f"Lost before the end: {self._lost}.")
+
+    def done(self, exit_code):
+        self.exit_code = exit_code
+
+
+def test_who_is_lost_after_the_end_takes_nothing_along(make_link, capsys):
+    three = ClusterSpec({TaskType.WORKER: ("a:1", "a:2", "a:3")})
+    link = make_link(traits_of("multiworker"), three)
+    lost, other = (Task(TaskType.WORKER, index) for index in (1, 2))
+    link._control = control = Control(lost)
+    link.leave(0, has_ended=True)
+    assert control.awaited == [[lost, other], [other]]
+    assert control.exit_code == 0
+    assert capsys.readouterr().err == "Lost before the end: worker-1. The run was over by then.\n"
