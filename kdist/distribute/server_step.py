@@ -11,7 +11,7 @@ import tensorflow as tf
 from kdist.distribute.compute import StepCompute
 from kdist.distribute.layout import BucketLayout
 from kdist.distribute.row_exchange import RowExchange
-from kdist.distribute.server_store import ServerStore
+from kdist.distribute.server_store import Scope, ServerStore
 from kdist.distribute.signatures import share_specs, step_seeds, value_specs
 from kdist.distribute.step_types import Share, StepValues
 from kdist.distribute.structure import ModelStructure
@@ -31,6 +31,7 @@ class ServerStep:
         batch_spec: tuple[Any, Any, Any],
         jit_compile: bool = False,
         compute_device: str | None = None,
+        scope: Scope = contextlib.nullcontext,
     ):
         """Create the store on the servers and trace the compute.
 
@@ -41,6 +42,7 @@ class ServerStep:
             jit_compile: Whether XLA compiles the compute.
             compute_device: Where a worker computes, such as "/device:GPU:0"; `None` lets
                 TensorFlow choose.
+            scope: Makes the context that the store's variables are created in.
         """
         self._compute_device = compute_device
         self.structure = structure
@@ -48,7 +50,7 @@ class ServerStep:
         self._compute = StepCompute(structure, layout, lookups=self._lookups)
         self.aux = self._compute.aux
         devices = [f"/job:ps/replica:0/task:{i}/device:CPU:0" for i in range(layout.num_servers)]
-        self.store = ServerStore(structure, layout, self.aux, devices)
+        self.store = ServerStore(structure, layout, self.aux, devices, scope=scope)
         self._rows = RowExchange(self._compute, layout, self._lookups, self.store.look_up)
         self._value_specs = value_specs(structure, layout, self._lookups)
         self._share_specs = share_specs(structure, batch_spec)

@@ -5,7 +5,9 @@ the same public `optimizer.apply` as every other mode. So no update is lost, non
 momentum stays consistent, however many workers push at once and however often a step is re-run.
 """
 
+import contextlib
 from collections.abc import Callable, Collection, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 import tensorflow as tf
@@ -28,6 +30,8 @@ from kdist.distribute.structure import ModelStructure
 
 __all__ = ["WINDOW", "Server", "ServerStore"]
 
+Scope = Callable[[], AbstractContextManager[Any]]
+
 
 class ServerStore:
     """Buckets, optimizer clones and counters on the servers; the coordinator creates it once."""
@@ -38,6 +42,8 @@ class ServerStore:
         layout: BucketLayout,
         aux: AuxLayout,
         devices: Sequence[str],
+        *,
+        scope: Scope = contextlib.nullcontext,
     ):
         """Create every variable on its server.
 
@@ -46,6 +52,9 @@ class ServerStore:
             layout: The buckets, dealt to `len(devices)` servers.
             aux: The layout of the vector that rides with the gradients.
             devices: Device names of the servers, such as "/job:ps/replica:0/task:0/device:CPU:0".
+            scope: Makes the context that variables are created in: a graph that a session will
+                run, say. Functions are traced outside of it, since there is no other way to make
+                Keras' code trace what it says: in a graph `==` compares tensors by identity.
 
         Raises:
             ConfigError: If the optimizer cannot be split over servers.
@@ -62,8 +71,10 @@ class ServerStore:
         self._static_scale = inner.loss_scale_factor
         self._global_clipnorm = inner.global_clipnorm if len(devices) > 1 else None
         changes = {"global_clipnorm": None} if self._global_clipnorm else {}
-        self.servers = create_servers(structure, layout, aux, devices, changes)
-        self.tallies = create_tallies(structure, aux, devices[0])
+        self.scope = scope
+        with scope():
+            self.servers = create_servers(structure, layout, aux, devices, changes)
+            self.tallies = create_tallies(structure, aux, devices[0])
         self.states, self.sums = self.tallies.states, self.tallies.sums
         self.num_applied = self.tallies.num_applied
         self.evaluation_sums = self.tallies.evaluation_sums
