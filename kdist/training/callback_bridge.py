@@ -84,6 +84,11 @@ class CallbackBridge:
         self.weights_changed = False
 
     @property
+    def all_callbacks(self) -> list[keras.callbacks.Callback]:
+        """Return the callbacks that are called, Keras' own history included."""
+        return list(self._list.callbacks)
+
+    @property
     def stop_training(self) -> bool:
         """Return whether a callback asked to stop, on every task alike."""
         return bool(self._model.stop_training)

@@ -2,97 +2,21 @@
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 from kdist.distribute.data.source import BatchSource
 from kdist.distribute.inner_loop import InnerLoop, never_stop
 from kdist.training.callback_bridge import CallbackBridge
+from kdist.training.keeper import Keeper, KeepsNothing
 from kdist.training.peers import Peers
+from kdist.training.plan import TrainingPlan, TrainingState
 from kdist.training.report.facts import EpochFacts, ProgressFacts
+from kdist.training.reporter import Reporter, Silent
 from kdist.training.stretches import Pace
 
+__all__ = ["Reporter", "Silent", "Trainer", "TrainingPlan", "TrainingState"]
+
 Logs = Mapping[str, float]
-
-
-class Reporter(Protocol):
-    """Where progress goes; the chief's is a `RunReport`, the others' is silent."""
-
-    @property
-    def is_progress_due(self) -> bool:
-        """Whether `progress` would show something now."""
-        ...
-
-    def progress(self, facts: ProgressFacts) -> None:
-        """Show where training is."""
-        ...
-
-    def status(self, text: str) -> None:
-        """Show a passing state."""
-        ...
-
-    def epoch(self, facts: EpochFacts) -> None:
-        """Write and show what an epoch brought."""
-        ...
-
-
-class Silent:
-    """Reports nothing: the reporter of tasks that are not the chief."""
-
-    is_progress_due = False
-
-    def progress(self, facts: ProgressFacts) -> None:
-        """Show nothing."""
-
-    def status(self, text: str) -> None:
-        """Show nothing."""
-
-    def epoch(self, facts: EpochFacts) -> None:
-        """Show nothing."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class TrainingPlan:
-    """How long to train, in batches; the same on every task.
-
-    Attributes:
-        epochs: Epochs to run.
-        steps_per_epoch: Batches an epoch.
-        max_steps: Batches after which training stops, or `None`.
-        steps_per_call: Batches in one call of the runtime.
-        replicas_in_flight: Calls that run at once (workers of an asynchronous mode).
-        validation_batches: Validation batches to use, or `None` for all.
-    """
-
-    epochs: int
-    steps_per_epoch: int
-    max_steps: int | None = None
-    steps_per_call: int = 1
-    replicas_in_flight: int = 1
-    validation_batches: int | None = None
-
-    @property
-    def total_steps(self) -> int:
-        """Return the batches that training takes if nothing stops it."""
-        total = self.epochs * self.steps_per_epoch
-        return total if self.max_steps is None else min(total, self.max_steps)
-
-
-@dataclass(kw_only=True)
-class TrainingState:
-    """What training has come to; exact in every mode."""
-
-    batches_seen: int = 0
-    examples_seen: int = 0
-    num_updates: int = 0
-    epochs_done: int = 0
-    train_s: float = 0.0
-    first_step_at_s: float | None = None
-    timed_steps: int = 0
-    timed_s: float = 0.0
-    metrics: dict[str, float] = field(default_factory=dict)
-    final_metrics: dict[str, float] = field(default_factory=dict)
-    stop_reason: str | None = None
 
 
 class Trainer:
@@ -133,48 +57,79 @@ class Trainer:
         self._stop_requested = stop_requested
         self._on_epoch = on_epoch
         self._clock = clock
+        self._restore: Callable[[], None] | None = None
+        self._is_between_steps = True
+        self.keeper: Keeper = KeepsNothing()
         self.state = TrainingState()
+
+    def go_on_from(self, state: TrainingState, restore: Callable[[], None]) -> None:
+        """Begin where an earlier attempt was. Every training task calls it, before `run`.
+
+        Args:
+            state: Where that was.
+            restore: Gives store, sums and callbacks what they held there. Called once `run` has
+                told the callbacks that training begins: what they do then does not count again.
+        """
+        self.state = state
+        self._restore = restore
 
     def run(self) -> TrainingState:
         """Train to the end of the plan, or until a callback or a signal stops it."""
-        state, plan = self.state, self._plan
-        self._bridge.train_begin()
-        has_hooks = self._bridge.has_batch_hooks
-        self._pace = Pace(plan.steps_per_call, plan.replicas_in_flight, has_hooks)
-        while state.batches_seen < plan.total_steps and not self._bridge.stop_training:
-            self._run_epoch()
-            if state.stop_reason is not None:
-                break
+        state = self.state
+        try:
+            self._train()
+        except Exception as error:
+            if self._is_between_steps:
+                self.keeper.after_failure(error)
+            raise
+        self.keeper.at_end()
         averaged = [optimizer.finalize() for optimizer in self._loop.store.optimizers]
         self._bridge.train_end(state.metrics)
         if any(averaged) or self._bridge.weights_changed:
             state.final_metrics = self._evaluate() if self._validation is not None else {}
         return state
 
+    def _train(self) -> None:
+        state, plan = self.state, self._plan
+        self._bridge.train_begin()
+        self.keeper.begin()
+        if self._restore is not None:
+            if state.step_in_epoch:
+                self._bridge.epoch_begin(state.epochs_done)
+            self._restore()
+        has_hooks = self._bridge.has_batch_hooks
+        self._pace = Pace(plan.steps_per_call, plan.replicas_in_flight, has_hooks)
+        while state.batches_seen < plan.total_steps or state.step_in_epoch:
+            if self._bridge.stop_training:
+                break
+            self._run_epoch()
+            if state.stop_reason is not None:
+                break
+
     def _run_epoch(self) -> None:
         state, plan = self.state, self._plan
-        epoch = state.epochs_done
-        self._loop.reset_logs()
-        self._bridge.epoch_begin(epoch)
-        num_steps = min(plan.steps_per_epoch, plan.total_steps - state.batches_seen)
-        seconds = self._train_epoch(epoch, num_steps)
+        if not state.step_in_epoch:
+            self._loop.reset_logs()
+            self._bridge.epoch_begin(state.epochs_done)
+        left = plan.total_steps - state.batches_seen + state.step_in_epoch
+        self._train_epoch(min(plan.steps_per_epoch, left))
+        ends_early = state.stop_reason is not None or left < plan.steps_per_epoch
+        is_cut = ends_early and not self._bridge.stop_training
+        if is_cut:
+            self.keeper.cut()
+        else:
+            self.keeper.before_epoch_end()
         sums = self._loop.read_logs()
         logs = self._loop.logs.results(sums)
-        state.train_s += seconds
+        seconds = state.epoch_s
         if state.stop_reason is None and self._validation is not None:
-            self._bridge.weights_changed = False
-            self._bridge.test_begin()
-            validated = self._evaluate()
-            num_batches = plan.validation_batches or self._validation.batches_per_pass or 1
-            self._bridge.test_end(
-                num_batches - 1, {k.removeprefix("val_"): v for k, v in validated.items()}
-            )
-            logs |= validated
-            self._bridge.weights_changed = False
-        state.metrics = logs
-        state.epochs_done += 1
+            logs |= self._validate(self._validation)
+        epoch = state.epochs_done
         learning_rate = self._bridge.view.learning_rate
+        state.metrics = logs
         self._bridge.epoch_end(epoch, logs)
+        state.train_s += seconds
+        state.epochs_done, state.step_in_epoch, state.epoch_s = epoch + 1, 0, 0.0
         facts = EpochFacts(
             epoch=epoch + 1,
             global_step=state.num_updates,
@@ -186,43 +141,65 @@ class Trainer:
         )
         self._reporter.epoch(facts)
         self._on_epoch(facts)
+        if not is_cut:
+            self.keeper.after_epoch(facts)
 
-    def _train_epoch(self, epoch: int, num_steps: int) -> float:
-        """Run the steps of one epoch; return the seconds they took."""
+    def _validate(self, validation: BatchSource) -> dict[str, float]:
+        self._bridge.weights_changed = False
+        self._bridge.test_begin()
+        validated = self._evaluate()
+        num_batches = self._plan.validation_batches or validation.batches_per_pass or 1
+        self._bridge.test_end(
+            num_batches - 1, {k.removeprefix("val_"): v for k, v in validated.items()}
+        )
+        self._bridge.weights_changed = False
+        return validated
+
+    def _train_epoch(self, num_steps: int) -> None:
+        """Run the steps of one epoch that are left, up to `num_steps` of it."""
         state = self.state
-        begun, done = self._clock(), 0
-        examples_before = state.examples_seen
-        while done < num_steps and state.stop_reason is None:
-            size = min(self._pace.next_steps, num_steps - done)
-            started = self._clock()
-            sums = self._run_stretch(done, size)
-            done += size
-            state.batches_seen += size
-            state.examples_seen = examples_before + self._loop.logs.num_examples(sums)
-            state.num_updates = self._loop.store.num_updates
-            elapsed = self._clock() - started
+        begun_s = self._clock() - state.epoch_s
+        before = self._loop.logs.num_examples(self._loop.read_logs()) if state.step_in_epoch else 0
+        examples_before = state.examples_seen - before
+        while state.step_in_epoch < num_steps and state.stop_reason is None:
+            wanted = min(self._pace.next_steps, num_steps - state.step_in_epoch)
+            size = self._plan.stretch(state.batches_seen, wanted)
+            started_s = self._clock()
+            sums = self._run_stretch(size, examples_before)
+            elapsed_s = self._clock() - started_s
             if state.first_step_at_s is None:
                 state.first_step_at_s = self._clock()
             else:
                 state.timed_steps += size
-                state.timed_s += elapsed
-            self._pace.observe(size, elapsed)
-            self._report(epoch, done, num_steps, sums)
+                state.timed_s += elapsed_s
+            self._pace.observe(size, elapsed_s)
+            self._report(num_steps, sums)
             self._agree_to_stop()
             if self._bridge.stop_training and self._bridge.has_batch_hooks:
                 break
-        return self._clock() - begun
+            if state.step_in_epoch < num_steps and state.stop_reason is None:
+                state.epoch_s = self._clock() - begun_s
+                self.keeper.after_stretch()
+        state.epoch_s = self._clock() - begun_s
 
-    def _run_stretch(self, done: int, size: int) -> Any:
+    def _run_stretch(self, size: int, examples_before: int) -> Any:
         """Run steps and return the epoch's sums so far: reading them waits for the last step."""
-        plan, bridge = self._plan, self._bridge
-        first = self.state.batches_seen
+        plan, bridge, state = self._plan, self._bridge, self.state
+        done = state.step_in_epoch
         calls = range(done, done + size, plan.steps_per_call)
         if bridge.has_batch_hooks:
             for step in calls:
                 bridge.batch_begin(step)
-        self._loop.train(first, size, steps_per_call=plan.steps_per_call, on_progress=never_stop)
+        self._is_between_steps = False
+        self._loop.train(
+            state.batches_seen, size, steps_per_call=plan.steps_per_call, on_progress=never_stop
+        )
         sums = self._loop.read_logs()
+        state.batches_seen += size
+        state.step_in_epoch += size
+        state.examples_seen = examples_before + self._loop.logs.num_examples(sums)
+        state.num_updates = self._loop.store.num_updates
+        self._is_between_steps = True
         if bridge.has_batch_hooks:
             logs = self._loop.logs.results(sums)
             for step in calls:
@@ -243,7 +220,7 @@ class Trainer:
         self.state.stop_reason = decision["stop"]
         self._bridge.agree_on_stop(decision["stop_training"])
 
-    def _report(self, epoch: int, done: int, num_steps: int, sums: Any) -> None:
+    def _report(self, num_steps: int, sums: Any) -> None:
         if not self._reporter.is_progress_due:
             return
         state, plan = self.state, self._plan
@@ -252,13 +229,13 @@ class Trainer:
         examples = self._loop.logs.num_examples(sums)
         self._reporter.progress(
             ProgressFacts(
-                epoch=epoch + 1,
+                epoch=state.epochs_done + 1,
                 epochs=plan.epochs,
-                step=done,
+                step=state.step_in_epoch,
                 steps_per_epoch=num_steps,
                 metrics=logs,
                 steps_per_second=speed,
-                examples_per_second=speed * examples / done if speed else None,
+                examples_per_second=speed * examples / state.step_in_epoch if speed else None,
                 eta_s=(plan.total_steps - state.batches_seen) / speed if speed else None,
             )
         )

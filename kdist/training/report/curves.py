@@ -71,6 +71,7 @@ def write_curves(
     *,
     title: str = "",
     monitor: str | None = None,
+    mode: str = "auto",
 ) -> bool:
     """Draw the curves of a run, with the best epoch marked.
 
@@ -79,6 +80,7 @@ def write_curves(
         png_path: The picture, replaced as a whole.
         title: A line above the panels, such as the mode.
         monitor: What "best" goes by, as in `best_of`.
+        mode: Whether less or more of it is better, likewise.
 
     Returns:
         Whether there was anything to draw.
@@ -90,7 +92,7 @@ def write_curves(
     panels = plan_panels(rows)
     if not panels:
         return False
-    data = _draw(rows, panels, title=title, best=best_of(rows, monitor))
+    data = _draw(rows, panels, title=title, best=best_of(rows, monitor, mode))
     path = Path(png_path)
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:

@@ -40,13 +40,22 @@ class MetricsCsv:
         Raises:
             OSError: If the file cannot be read or written.
         """
-        row = _row_of(facts)
+        row = row_of(facts)
         if self._columns is not None and row.keys() <= set(self._columns):
             _append_line(self._path, _csv_text(self._columns, [row], with_header=False))
             return
         kept = [old for old in self.read() if (old.get("epoch") or 0) < facts.epoch]
         self._columns = _columns_of([*kept, row])
         _write_atomically(self._path, _csv_text(self._columns, [*kept, row], with_header=True))
+
+    def go_on_after(self, rows: Sequence[Row]) -> None:
+        """Let the file hold these rows and no others: those of the epochs before this attempt.
+
+        Raises:
+            OSError: If the file cannot be written.
+        """
+        self._columns = _columns_of(rows)
+        _write_atomically(self._path, _csv_text(self._columns, rows, with_header=True))
 
     def read(self) -> list[Row]:
         """Return the rows of the file; none if there is no file.
@@ -74,7 +83,8 @@ def read_metrics(path: str | os.PathLike[str]) -> list[Row]:
     return [{k: _cell(k, v) for k, v in row.items() if k is not None} for row in rows]
 
 
-def _row_of(facts: EpochFacts) -> Row:
+def row_of(facts: EpochFacts) -> Row:
+    """Return the row of an epoch, by column."""
     fixed = {*_HEAD, *_TAIL}
     metrics = {
         f"metrics.{name}" if name in fixed else name: float(value)

@@ -2,7 +2,7 @@
 
 import csv
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -11,7 +11,7 @@ from kdist.training.best import best_of
 from kdist.training.report.console import ConsoleReport
 from kdist.training.report.curves import write_curves
 from kdist.training.report.facts import EpochFacts, OpeningFacts, ProgressFacts
-from kdist.training.report.metrics_csv import MetricsCsv
+from kdist.training.report.metrics_csv import MetricsCsv, Row
 from kdist.training.report.tensorboard import TensorBoardLog
 
 # What writing a file, and reading back what others wrote there, can come to.
@@ -58,6 +58,18 @@ class RunReport:
         """Leave the terminal as it was."""
         self.close()
 
+    def go_on_after(self, rows: Sequence[Row], batches_seen: int) -> None:
+        """Report on a run that goes on; call it before anything else.
+
+        Args:
+            rows: Of metrics.csv, of the epochs that have ended.
+            batches_seen: Batches of those epochs.
+        """
+        self._rows = [dict(row) for row in rows]
+        self._tensorboard.go_on_after(batches_seen)
+        if rows:
+            self._try(self._csv_path, lambda: self._metrics_csv.go_on_after(rows))
+
     def opening(self, facts: OpeningFacts) -> None:
         """Show what is known before the first step."""
         self._title = facts.mode_line
@@ -83,17 +95,17 @@ class RunReport:
         self._try("TensorBoard's files", lambda: self._tensorboard.epoch(facts))
         self._console.epoch(facts)
 
-    def best(self, monitor: str | None = None) -> dict[str, Any] | None:
+    def best(self, monitor: str | None = None, mode: str = "auto") -> dict[str, Any] | None:
         """Return result.json's `best` over the epochs so far, as `best_of` finds it."""
-        return best_of(self._rows, monitor)
+        return best_of(self._rows, monitor, mode)
 
-    def finish(self, monitor: str | None = None) -> None:
+    def finish(self, monitor: str | None = None, mode: str = "auto") -> None:
         """Draw curves.png and end the TensorBoard files; after a failure too."""
         self._try("TensorBoard's files", self._tensorboard.close)
         self._try(
             self._png_path,
             lambda: write_curves(
-                self._csv_path, self._png_path, title=self._title, monitor=monitor
+                self._csv_path, self._png_path, title=self._title, monitor=monitor, mode=mode
             ),
             errors=_DRAWING_ERRORS,
         )

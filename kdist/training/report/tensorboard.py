@@ -22,6 +22,10 @@ class TensorBoardLog:
         self._writers: dict[str, Any] = {}
         self._batches_seen = 0
 
+    def go_on_after(self, batches_seen: int) -> None:
+        """Let the next epoch be one that begins after so many batches."""
+        self._batches_seen = batches_seen
+
     def epoch(self, facts: EpochFacts) -> None:
         """Write the scalars of an epoch, at step `facts.epoch`, through to the disk.
 
