@@ -6,6 +6,7 @@ from typing import Any
 
 import keras
 
+from kdist.assembly.row_tables import building_tables
 from kdist.config.schema import Config, TargetConfig
 from kdist.config.targets import BoundTarget, bind_target, resolve
 from kdist.distribute.data import DataSettings, make_source
@@ -92,7 +93,8 @@ class Builder:
             ConfigError: If it returns no model, or a compiled model meets typed overrides.
         """
         config = self._config
-        model = self._call("build_model", "model", config.model, extra={"seed": config.seed})
+        with building_tables(config):
+            model = self._call("build_model", "model", config.model, extra={"seed": config.seed})
         if not isinstance(model, keras.Model):
             raise ConfigError(
                 f"model._target_ must return a keras.Model. Received: {type(model).__name__}. "

@@ -15,6 +15,7 @@ from kdist.assembly.coordinator_loops import (
     refuse_what_shares_cannot_train,
 )
 from kdist.assembly.layouts import plan_layout, variable_infos
+from kdist.assembly.row_tables import choose_row_tables, refuse_own_steps
 from kdist.cluster.traits import StrategyTraits
 from kdist.config.schema import Config
 from kdist.distribute import keras_adapter
@@ -29,6 +30,7 @@ from kdist.distribute.shares import WorkerShare
 from kdist.distribute.step_types import none_if_empty
 from kdist.distribute.structure import ModelStructure, analyse, build_on_batch, call_model
 from kdist.distribute.sync_loop import SyncLoop
+from kdist.distribute.valueless_tables import release
 from kdist.errors import ConfigError
 
 ROWS_TO_BUILD_ON = 4
@@ -90,10 +92,14 @@ def make_engine(
     y_pred = build_on_batch(
         model, x, y, weights, explain=lambda y_pred: _check_labels(model, source, y_pred)
     )
+    release(model)
     after_build(model)
     carries_seeds = num_replicas == 1 and not traits.has_servers and not config.jit_compile
     structure = analyse(model, y_pred, carries_seeds=carries_seeds)
     probe_training_step(structure, source.element_spec)
+    table_notes = choose_row_tables(
+        config, structure, source.element_spec[0], values_on_servers=traits.needs_coordinator
+    )
     _refuse_integer_states(structure, traits)
     _check_labels(model, source, y_pred)
     num_shares = num_shares_of(
@@ -136,7 +142,7 @@ def make_engine(
             source=source,
             jit_compile=config.jit_compile,
         )
-    notes = _normalization_notes(model, num_replicas)
+    notes = [*_normalization_notes(model, num_replicas), *table_notes]
     if traits.aggregates:
         notes += aggregation_notes(config, num_workers)
     return Engine(loop=loop, structure=structure, layout=layout, notes=tuple(notes))
@@ -156,8 +162,10 @@ def _own_step_engine(
         y_pred = call_model(model, x, training=False)
     except NotImplementedError:
         y_pred = None  # A train_step that calls parts of the model needs no call of the whole.
+    release(model)
     after_build(model)
     structure = analyse(model, y_pred, carries_seeds=True)
+    refuse_own_steps(config, structure)
     layout = plan_buckets(variable_infos(structure), can_flatten=False)
     loop = OwnStepLoop(
         strategy, model, layout, share=share, source=source, jit_compile=config.jit_compile

@@ -5,12 +5,14 @@ Keras 3.15. Each function says why the public API does not reach;
 """
 
 import contextlib
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import keras
 import tensorflow as tf
+from keras.src.backend.common import global_state
 
 
 def overrides_compute_loss(model: keras.Model) -> bool:
@@ -137,8 +139,40 @@ def uses_weight_decay(optimizer: keras.optimizers.Optimizer, variable: keras.Var
 
 
 def has_value(variable: keras.Variable) -> bool:
-    """Return whether a variable was given a value; one built by `deferring_tables` was not yet."""
+    """Return whether a variable was given a value; one that `build_without_value` made was not."""
     return variable._value is not None
+
+
+def give_value(variable: keras.Variable, value: Any) -> None:
+    """Give a variable a value, whether or not it has one already.
+
+    Private because public `assign` needs a value to replace.
+    """
+    if has_value(variable):
+        variable.value.assign(value)
+        return
+    variable.__dict__.pop("_direct_assign", None)
+    variable._initialize(value)
+
+
+def drop_value(variable: keras.Variable) -> None:
+    """Take the value of a variable of `build_without_value` away again."""
+    variable._value = None
+    variable._direct_assign = functools.partial(give_value, variable)
+
+
+def build_without_value(layer: keras.Layer, build: Callable[[], None]) -> None:
+    """Run `build` so that the weights of a layer get no value, until they are assigned one.
+
+    `keras.StatelessScope(initialize_variables=False)` is public, but Keras keeps a list of such
+    variables, and fills them all when the next scope of another kind ends.
+    """
+    with keras.StatelessScope(initialize_variables=False):
+        build()
+    waiting = global_state.get_global_attribute("uninitialized_variables") or []
+    for variable in layer.weights:
+        waiting[:] = [each for each in waiting if each is not variable]
+        variable._direct_assign = functools.partial(give_value, variable)
 
 
 def own_iterations(optimizer: keras.optimizers.Optimizer) -> keras.Variable:

@@ -111,6 +111,11 @@ class BucketLayout:
     buckets: tuple[Bucket, ...]
     num_servers: int = 1
 
+    @property
+    def has_row_tables(self) -> bool:
+        """Return whether some tables are updated by rows."""
+        return any(bucket.is_by_rows for bucket in self.buckets)
+
     def bytes_per_server(self) -> tuple[int, ...]:
         """Return the bytes of values (without optimizer slots) that each server holds."""
         totals = [0] * self.num_servers

@@ -15,6 +15,7 @@ import tensorflow as tf
 from kdist.distribute import keras_adapter
 from kdist.distribute.bucket_values import split_members as split_members
 from kdist.distribute.layout import BucketLayout
+from kdist.distribute.row_rules import sum_repeated, update_rows
 from kdist.distribute.values import eagerly, run, to_numpy
 from kdist.errors import ConfigError
 
@@ -118,6 +119,7 @@ class StoreOptimizer:
         self.buckets = list(buckets)
         self.layout = layout
         self.slots: tuple[Slot, ...] = ()
+        self.global_clipnorm: float | None = None
 
     @property
     def inner(self) -> keras.optimizers.Optimizer:
@@ -137,7 +139,24 @@ class StoreOptimizer:
 
     def update(self, gradients: Sequence[Any]) -> None:
         """Update the buckets with finite gradients without loss scale."""
-        self.inner.apply(gradients, self.buckets)
+        gradients = [
+            sum_repeated(gradient) if bucket.is_by_rows else gradient
+            for gradient, bucket in zip(gradients, self.layout.buckets, strict=True)
+        ]
+        if self.global_clipnorm is not None:
+            scale = self.inner.loss_scale_factor or 1.0  # The updates divide by it afterwards.
+            gradients, _ = tf.clip_by_global_norm(gradients, self.global_clipnorm * scale)
+        whole = []
+        for index, (gradient, bucket) in enumerate(zip(gradients, self.buckets, strict=True)):
+            if self.layout.buckets[index].is_by_rows:
+                slots = [slot.variable for slot in self.slots if slot.bucket_index == index]
+                update_rows(self.inner, bucket, slots, gradient)
+            else:
+                whole.append((gradient, bucket))
+        if whole:
+            self.inner.apply(*zip(*whole, strict=True))
+        else:
+            keras_adapter.own_iterations(self.inner).assign_add(1)
 
     def _apply_scaled(self, gradients: Sequence[Any]) -> None:
         """Update unless a gradient overflowed, and move the scale as Keras' rule says.

@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from kdist.distribute.compute import StepCompute
 from kdist.distribute.layout import BucketLayout
-from kdist.distribute.lookups import Lookups, Table
+from kdist.distribute.lookups import Table
 from kdist.distribute.pieces import split_ids
 from kdist.distribute.step_types import StepValues
 
@@ -33,20 +33,17 @@ class FetchedRows:
 class RowExchange:
     """The look-ups of a step: rows in, gradients out."""
 
-    def __init__(
-        self, compute: StepCompute, layout: BucketLayout, lookups: Lookups, look_up: LookUp
-    ):
+    def __init__(self, compute: StepCompute, layout: BucketLayout, look_up: LookUp):
         """Hold the parts.
 
         Args:
-            compute: Traces the model to find the ids.
+            compute: Traces the model to find the ids; it was told of the tables.
             layout: The buckets.
-            lookups: The tables.
             look_up: Reads rows where they live.
         """
         self._compute = compute
         self._layout = layout
-        self._tables = lookups.tables
+        self._tables = compute.lookups.tables
         self._look_up = look_up
 
     @tf.autograph.experimental.do_not_convert

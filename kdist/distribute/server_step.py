@@ -51,7 +51,7 @@ class ServerStep:
         self.aux = self._compute.aux
         devices = [f"/job:ps/replica:0/task:{i}/device:CPU:0" for i in range(layout.num_servers)]
         self.store = ServerStore(structure, layout, self.aux, devices, scope=scope)
-        self._rows = RowExchange(self._compute, layout, self._lookups, self.store.look_up)
+        self._rows = RowExchange(self._compute, layout, self.store.look_up)
         self._value_specs = value_specs(structure, layout, self._lookups)
         self._share_specs = share_specs(structure, batch_spec)
         self._train_fn = tf.function(

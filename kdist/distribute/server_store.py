@@ -69,7 +69,8 @@ class ServerStore:
         refuse_unsplittable(template, len(devices))
         self._scales_loss = inner is not template
         self._static_scale = inner.loss_scale_factor
-        self._global_clipnorm = inner.global_clipnorm if len(devices) > 1 else None
+        needs_all = len(devices) > 1 or layout.has_row_tables
+        self._global_clipnorm = inner.global_clipnorm if needs_all else None
         changes = {"global_clipnorm": None} if self._global_clipnorm else {}
         self.scope = scope
         with scope():

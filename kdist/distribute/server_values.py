@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from kdist.distribute import keras_adapter
 from kdist.distribute.bucket_values import bucket_value, variable_values
 from kdist.distribute.store import fingerprint, pack_states, write_states
 from kdist.distribute.values import to_numpy, write
@@ -14,10 +15,19 @@ if TYPE_CHECKING:
 
 def write_to_model(store: "ServerStore") -> None:
     """Give the model's variables the servers' values; one variable is on the way at a time."""
-    variables = _buckets(store)
-    values = variable_values(store.layout.buckets, lambda index: to_numpy(variables[index]))
+    structure = store.structure
+    variables = {
+        index: variable
+        for index, variable in _buckets(store).items()
+        if store.layout.buckets[index].members[0].variable_index not in structure.kept_on_servers
+    }
+    positions = sorted(variables)
+    values = variable_values(
+        [store.layout.buckets[index] for index in positions],
+        lambda position: to_numpy(variables[positions[position]]),
+    )
     for position, value in values:
-        store.structure.trainable[position].assign(value)
+        keras_adapter.give_value(store.structure.trainable[position], value)
     write_states_to_model(store)
     store.frozen_fingerprint = fingerprint(store.structure.frozen)
 
@@ -34,10 +44,14 @@ def read_from_model(store: "ServerStore") -> bool:
     changed = store.frozen_fingerprint != fingerprint(structure.frozen)
     variables = _buckets(store)
     for index, bucket in enumerate(store.layout.buckets):
+        if not keras_adapter.has_value(structure.trainable[bucket.members[0].variable_index]):
+            continue
         value = bucket_value(bucket, lambda i: to_numpy(structure.trainable[i]))
         if not np.array_equal(value, to_numpy(variables[index]), equal_nan=True):
             write(variables[index], value)
             changed = True
+    for index in structure.kept_on_servers:
+        keras_adapter.drop_value(structure.trainable[index])
     states = pack_states(structure.float_states)
     if not np.array_equal(states, to_numpy(store.states), equal_nan=True):
         write(store.states, states)

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from kdist.distribute import keras_adapter
 from kdist.distribute.bucket_values import bucket_value
-from kdist.distribute.layout import Bucket, BucketLayout
+from kdist.distribute.layout import Bucket, BucketLayout, Rows
 from kdist.distribute.optimizer import (
     StoreOptimizer,
     build_store_optimizer,
@@ -20,6 +20,8 @@ from kdist.distribute.packets import PacketLayout
 from kdist.distribute.step_types import AuxLayout
 from kdist.distribute.store import pack_states
 from kdist.distribute.structure import ModelStructure
+from kdist.distribute.table_search import plain_layers
+from kdist.distribute.table_values import fill_rows
 from kdist.distribute.values import first_value, to_numpy
 from kdist.errors import ConfigError
 
@@ -129,6 +131,10 @@ def _create_server(
 
 
 def _create_bucket(structure: ModelStructure, index: int, bucket: Bucket) -> keras.Variable:
+    [member, *others] = bucket.members
+    original = structure.trainable[member.variable_index]
+    if not others and not keras_adapter.has_value(original):
+        return _create_table(structure, bucket, index)
     value = first_value(
         lambda: bucket_value(bucket, lambda i: to_numpy(structure.trainable[i])),
         bucket.shape,
@@ -136,9 +142,21 @@ def _create_bucket(structure: ModelStructure, index: int, bucket: Bucket) -> ker
     )
     variable = keras.Variable(value, dtype=bucket.dtype, name=f"bucket_{index}")
     if not bucket.is_flat:
-        original = structure.trainable[bucket.members[0].variable_index]
         keras_adapter.set_path(variable, original.path, original.name)
         variable.constraint = original.constraint
+    return variable
+
+
+def _create_table(structure: ModelStructure, bucket: Bucket, index: int) -> keras.Variable:
+    """Create a table, or a piece of one, and draw its rows where it lives."""
+    [member] = bucket.members
+    variable = keras.Variable(
+        "zeros", shape=bucket.shape, dtype=bucket.dtype, name=f"bucket_{index}"
+    )
+    original = structure.trainable[member.variable_index]
+    keras_adapter.set_path(variable, original.path, original.name)
+    layer = plain_layers(structure, member.variable_index)[0]
+    fill_rows(variable.value, layer, member.rows or Rows(first=0, stop=layer.input_dim))
     return variable
 
 

@@ -5,7 +5,7 @@ is shared with the model (the Keras variable becomes a view of the bucket), so i
 """
 
 import zlib
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import keras
@@ -14,7 +14,12 @@ import tensorflow as tf
 
 from kdist.distribute import keras_adapter
 from kdist.distribute.layout import Bucket, BucketLayout
-from kdist.distribute.optimizer import StoreOptimizer, build_store_optimizer, split_members
+from kdist.distribute.optimizer import (
+    StoreOptimizer,
+    build_store_optimizer,
+    inner_optimizer,
+    split_members,
+)
 from kdist.distribute.shares import WorkerShare
 from kdist.distribute.step_types import StepValues
 from kdist.distribute.structure import ModelStructure
@@ -59,9 +64,7 @@ class ReplicatedStore:
                 )
                 for variable in structure.int_states
             ]
-            self.optimizer: StoreOptimizer = build_store_optimizer(
-                structure.model.optimizer, self.buckets, layout
-            )
+            self.optimizer: StoreOptimizer = self._create_optimizer()
 
     def _create_bucket(self, index: int, bucket: Bucket) -> keras.Variable:
         members = [self.structure.trainable[m.variable_index] for m in bucket.members]
@@ -75,6 +78,15 @@ class ReplicatedStore:
             name=f"bucket_{index}",
         )
 
+    def _create_optimizer(self) -> StoreOptimizer:
+        """Return the clone; by itself it would clip tables that are updated by rows apart."""
+        template = self.structure.model.optimizer
+        norm = inner_optimizer(template).global_clipnorm if self.layout.has_row_tables else None
+        changes = {} if norm is None else {"global_clipnorm": None}
+        optimizer = build_store_optimizer(template, self.buckets, self.layout, **changes)
+        optimizer.global_clipnorm = norm
+        return optimizer
+
     def _create_states(self) -> tf.Variable:
         """Return the float states; no states stay local: an empty collective crashes."""
         value = pack_states(self.structure.float_states)
@@ -82,10 +94,23 @@ class ReplicatedStore:
             return tf.Variable(tf.constant(value), trainable=False, name="float_states")
         return self._no_states
 
-    def read(self, seeds: Sequence[tf.Tensor]) -> StepValues:
-        """Return the current values; within a replica those of its own device."""
+    def look_up(self, bucket_index: int, rows: tf.Tensor) -> tf.Tensor:
+        """Return rows of a table: `[len(rows), columns]`; within a replica on its own device."""
+        table: Any = self.buckets[bucket_index].value
+        return tf.gather(table, rows)
+
+    def read(self, seeds: Sequence[tf.Tensor], *, leave_out: Collection[int] = ()) -> StepValues:
+        """Return the current values; within a replica those of its own device.
+
+        Args:
+            seeds: Of the step.
+            leave_out: Buckets not to read; `()` stands in their place.
+        """
         return StepValues(
-            buckets=[tf.convert_to_tensor(bucket.value) for bucket in self.buckets],
+            buckets=[
+                () if index in leave_out else tf.convert_to_tensor(bucket.value)
+                for index, bucket in enumerate(self.buckets)
+            ],
             float_states=unpack_states(
                 tf.convert_to_tensor(self.states), self.structure.float_states
             ),

@@ -41,6 +41,7 @@ class ModelStructure:
         sparse: Positions of trainable variables whose gradient is (rows, row ids): tables of
             embeddings.
         by_rows: Positions of embedding tables that an update changes in the rows of a batch only.
+        kept_on_servers: Positions of tables that the model is never given the values of.
         terms: The compiled losses; empty when the model computes its loss itself.
     """
 
@@ -54,6 +55,7 @@ class ModelStructure:
     trackers: list[MetricSlots] = field(default_factory=list)
     sparse: frozenset[int] = frozenset()
     by_rows: frozenset[int] = frozenset()
+    kept_on_servers: frozenset[int] = frozenset()
     terms: tuple[LossTerm, ...] = ()
     has_own_loss: bool = False
     has_synchronized_layers: bool = False

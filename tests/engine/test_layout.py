@@ -109,7 +109,7 @@ def fullest_to_mean(placement, variables, num_servers):
 
 @pytest.mark.parametrize("num_servers", [2, 4])
 def test_greedy_placement_fills_servers_evenly_where_round_robin_does_not(num_servers):
-    """Many small variables and a few large ones; kernels and biases alternate, as in any network."""
+    """Many small variables and a few large ones; kernels and biases alternate."""
     small = [(64, 64), (64,)] * 20
     large = [(512, 512), (512,), (512, 600), (600,), (600, 512), (512,), (512, 512), (512,)]
     variables = infos(*small, *large)
