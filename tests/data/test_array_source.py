@@ -8,6 +8,7 @@ import pytest
 import tensorflow as tf
 
 from kdist.distribute.data import ArraySource, DataSettings, check_enough_examples, make_source
+from kdist.distribute.data.runs import block_bounds, run_length, runs_of
 from kdist.distribute.shares import WorkerShare
 from kdist.errors import ConfigError
 
@@ -250,3 +251,41 @@ def test_bad_settings(fields):
     (name,) = fields
     with pytest.raises(ConfigError, match=f"data.{name} must.*Received: {fields[name]}"):
         DataSettings(**fields)
+
+
+@pytest.mark.parametrize("shuffle", [False, True])
+@pytest.mark.parametrize("num_workers", [1, 2, 3])
+@pytest.mark.parametrize("num_rows", [9, 50, 331])
+def test_runs_hold_the_blocks_of_their_batches(numbered, num_rows, num_workers, shuffle):
+    source = numbered(num_rows, batch_size=4, shuffle=shuffle)
+    for worker in range(num_workers):
+        share = WorkerShare(worker_index=worker, num_workers=num_workers)
+        expected = read(source, 40, first_batch=5, share=share)
+        found = []
+        for x, y, sample_weight, num_global_rows in runs_of(source, 5, share).take(30):
+            assert 1 <= len(num_global_rows) <= run_length(source)
+            lo, hi = block_bounds(num_global_rows, share)
+            assert int(hi[-1]) == len(x) == len(y)
+            assert sample_weight == ()
+            found += [
+                (x[a:b].numpy(), y[a:b].numpy(), int(n))
+                for a, b, n in zip(lo, hi, num_global_rows, strict=True)
+            ]
+        assert len(found) >= 40
+        for (x, y, n), element in zip(found, expected, strict=False):
+            assert np.array_equal(x, element[0])
+            assert np.array_equal(y, element[1])
+            assert n == element[3]
+
+
+def test_runs_are_short_where_batches_are_large(numbered):
+    assert run_length(numbered(1000, batch_size=10)) == 10
+    assert run_length(numbered(92, batch_size=4)) == 8, "23 batches: 8, 8 and 7, not 10, 10 and 3"
+    large = make_source(
+        (np.zeros((16, 400_000), "uint8"), np.zeros(16)), settings=DataSettings(batch_size=1)
+    )
+    assert run_length(large) == 2
+    huge = make_source(
+        (np.zeros((4, 2_000_000), "uint8"), np.zeros(4)), settings=DataSettings(batch_size=1)
+    )
+    assert run_length(huge) == 1

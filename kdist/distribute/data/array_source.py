@@ -99,14 +99,14 @@ class ArraySource:
         """Return this worker's blocks of the batches from `first_batch` on; see `BatchSource`."""
         batches = (
             self._dataset_by_tables(first_batch, share, repeat, stride)
-            if self._uses_tables
+            if self.uses_tables
             else self._dataset_by_rows(first_batch, share, repeat, stride)
         )
         batch_bytes = self.num_bytes // self.num_examples * self.order.batch_size
         return read_ahead(batches, num_prefetched(batch_bytes))
 
     @property
-    def _uses_tables(self) -> bool:
+    def uses_tables(self) -> bool:
         """Whether to draw the order of a whole pass at once: a third less work for each batch."""
         is_worth_it = self.batches_per_pass >= _MIN_BATCHES_FOR_TABLE
         return self.order.shuffle and is_worth_it and self.num_examples <= _MAX_TABLE_ROWS

@@ -55,7 +55,10 @@ class BatchOrder:
 
     def rows_at(self, pass_index: Any, lo: Any, hi: Any) -> Any:
         """Return the row ids at positions `[lo, hi)` of a pass, an int64 vector."""
-        positions = tf.range(lo, hi, dtype=tf.int64)
+        return self.rows_in_pass(pass_index, tf.range(lo, hi, dtype=tf.int64))
+
+    def rows_in_pass(self, pass_index: Any, positions: Any) -> Any:
+        """Return the row ids at `positions` of a pass, both int64 vectors."""
         if not self.shuffle or self.num_rows == 1:
             return positions
         return permuted(positions, self.num_rows, self.seed, pass_index)
