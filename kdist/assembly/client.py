@@ -80,6 +80,7 @@ class Client:
                 start_timeout_s=config.cluster.start_timeout_s,
                 names=self._names.__getitem__,
             )
+            self._facts = {**self._facts, "variables on the servers": worker.signature}
             if cluster.is_chief:
                 self._loop.begin(json.dumps(dict(self._facts)))
             return self._loop

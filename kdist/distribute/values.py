@@ -100,8 +100,9 @@ class GraphValues:
             operation()
             return tf.constant(0)
 
+        traced = eagerly(tf.function(ordered, autograph=False).get_concrete_function)
         with self._session.graph.as_default():
-            self._session.run(tf.function(ordered, autograph=False)())
+            self._session.run(traced())
 
 
 def raw_variable(variable: Any) -> Any:

@@ -20,19 +20,18 @@ class Copies:
     Make it, and call its methods, in the graph of the store.
     """
 
-    def __init__(self, label: str, specs: Sequence[tf.TensorSpec], *, server: str, worker: str):
+    def __init__(self, specs: Sequence[tf.TensorSpec], *, server: str, worker: str):
         """Create the variables.
 
         Args:
-            label: What their names begin with; the same on every worker.
             specs: Shapes and dtypes.
             server: The device that keeps the originals.
             worker: This worker's device.
         """
         with tf.device(server):
-            self.originals = [_variable(f"{label}_{i}", spec) for i, spec in enumerate(specs)]
+            self.originals = [_variable(spec) for spec in specs]
         with tf.device(worker):
-            self._copies = [_variable(f"{label}_copy_{i}", spec) for i, spec in enumerate(specs)]
+            self._copies = [_variable(spec) for spec in specs]
 
     @property
     def local_variables(self) -> list[tf.Variable]:
@@ -58,12 +57,8 @@ class Copies:
             write(original, value)
 
 
-def _variable(name: str, spec: tf.TensorSpec) -> tf.Variable:
-    return tf.Variable(_nothing(spec), name=name, trainable=False)
-
-
-def _nothing(spec: tf.TensorSpec) -> tf.Tensor:
-    return tf.fill(spec.shape, "") if spec.dtype == tf.string else tf.zeros(spec.shape, spec.dtype)
+def _variable(spec: tf.TensorSpec) -> tf.Variable:
+    return tf.Variable(tf.zeros(spec.shape, spec.dtype), trainable=False)
 
 
 def captured_constants(functions: Sequence[Any]) -> list[tf.Tensor]:

@@ -14,7 +14,6 @@ import tensorflow as tf
 from kdist.distribute.server_store import WINDOW, ServerStore
 
 TRAIN, EVALUATE = 0, 1
-_FIELDS = 6
 
 
 class Opened(NamedTuple):
@@ -67,10 +66,10 @@ class TicketDesk:
         self._num_workers = num_workers
         self._device = store.servers[0].device
         with tf.device(self._device):
-            self.is_ready = tf.Variable(tf.constant(0, tf.int64), name="desk_is_ready")
-            self.notes = tf.Variable(tf.constant(""), name="desk_notes")
-            self.opened = tf.Variable(tf.zeros([_FIELDS], tf.int64), name="desk_opened")
-            self.arrived = tf.Variable(tf.zeros([num_workers], tf.int64), name="desk_arrived")
+            self.is_ready = tf.Variable(tf.constant(0, tf.int64))
+            self.notes = tf.Variable(tf.constant(""))
+            self.opened = tf.Variable(tf.zeros([len(Opened._fields)], tf.int64))
+            self.arrived = tf.Variable(tf.zeros([num_workers], tf.int64))
             self._lock = tf.CriticalSection(shared_name="kdist_desk")
         self._holders = [
             server

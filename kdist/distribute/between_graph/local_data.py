@@ -39,14 +39,12 @@ class KeptArrays:
 
     unit_limit: int | None = None
 
-    def __init__(self, source: ArraySource, device: str, name: str):
+    def __init__(self, source: ArraySource, device: str):
         """Create variables for the arrays."""
         self._source = source
         self.feeds: list[tf.Tensor] = []
         with tf.device(device):
-            self._arrays = tf.nest.map_structure(
-                lambda a: _empty(a, name), _numpy_arrays(source.arrays)
-            )
+            self._arrays = tf.nest.map_structure(_empty, _numpy_arrays(source.arrays))
         self.variables = tf.nest.flatten(self._arrays)
 
     def load(self) -> None:
@@ -116,17 +114,16 @@ class FedBatches:
         return [np.asarray(leaf) for leaf in tf.nest.flatten(batch)]
 
 
-def local_data(source: BatchSource, share: WorkerShare, device: str, name: str) -> LocalData:
+def local_data(source: BatchSource, share: WorkerShare, device: str) -> LocalData:
     """Return what reads a source's batches on one worker."""
     if isinstance(source, ArraySource):
-        return KeptArrays(source, device, name)
+        return KeptArrays(source, device)
     return FedBatches(source, share)
 
 
-def _empty(array: np.ndarray, name: str) -> tf.Variable:
-    is_string = array.dtype.kind in "USO"
-    value = tf.fill(array.shape, "") if is_string else tf.zeros(array.shape, array.dtype)
-    return tf.Variable(value, trainable=False, name=f"{name}_rows")
+def _empty(array: np.ndarray) -> tf.Variable:
+    dtype = tf.string if array.dtype.kind in "USO" else array.dtype
+    return tf.Variable(tf.zeros(array.shape, dtype), trainable=False)
 
 
 def _numpy_arrays(arrays: Any) -> Any:

@@ -1,7 +1,10 @@
 """One worker as its own client: a graph of the step, a session, and the tickets that it takes."""
 
+import contextlib
+import itertools
 import time
-from collections.abc import Callable, Mapping
+import zlib
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,8 +17,15 @@ from kdist.distribute.between_graph.copies import (
     captured_constants,
     give_constants,
 )
-from kdist.distribute.between_graph.desk import EVALUATE, TRAIN, Ticket, TicketDesk, as_ticket
-from kdist.distribute.between_graph.local_data import LocalData, local_data
+from kdist.distribute.between_graph.desk import (
+    EVALUATE,
+    TRAIN,
+    Opened,
+    Ticket,
+    TicketDesk,
+    as_ticket,
+)
+from kdist.distribute.between_graph.local_data import local_data
 from kdist.distribute.between_graph.reach import wait_for_servers
 from kdist.distribute.data.source import BatchSource
 from kdist.distribute.layout import BucketLayout
@@ -91,44 +101,67 @@ class StepWorker:
         self._version = -1
         self._session: Any = None
         self._calls: dict[tuple[int, int], Callable[..., Any]] = {}
-        with self.graph.as_default(), self.graph.container(seat.container):
-            self._step = ServerStep(
-                structure,
-                layout,
-                batch_spec=source.element_spec,
-                jit_compile=jit_compile,
-                compute_device=seat.compute_device,
-            )
-            self.store = self._step.store
-            self.aux = self._step.aux
+        self._numbers = itertools.count()
+        self._step = ServerStep(
+            structure,
+            layout,
+            batch_spec=source.element_spec,
+            jit_compile=jit_compile,
+            compute_device=seat.compute_device,
+            scope=self._scope,
+        )
+        self.store = self._step.store
+        self.aux = self._step.aux
+        first_server = self.store.servers[0].device
+        sources = {TRAIN: source} | ({} if validation is None else {EVALUATE: validation})
+        with self._scope():
             self.desk = TicketDesk(self.store, num_workers=seat.share.num_workers)
-            first_server = self.store.servers[0].device
             specs = [tf.TensorSpec(v.shape, v.dtype) for v in structure.frozen]
-            self.frozen = Copies("frozen", specs, server=first_server, worker=seat.device)
-            self._data: dict[int, LocalData] = {
-                TRAIN: local_data(source, seat.share, seat.device, "train")
+            self.frozen = Copies(specs, server=first_server, worker=seat.device)
+            self._data = {
+                kind: local_data(each, seat.share, seat.device) for kind, each in sources.items()
             }
-            if validation is not None:
-                self._data[EVALUATE] = local_data(validation, seat.share, seat.device, "validation")
-                self._step.trace_evaluation(validation.element_spec)
-            self.unit = min(steps_per_call, self._data[TRAIN].unit_limit or UNROLLED_STEPS)
-            blocks = {size: self._traced(TRAIN, size) for size in sorted({self.unit, 1})}
-            functions = {(TRAIN, size): block for size, block in blocks.items()}
-            if validation is not None:
-                limit = self._data[EVALUATE].unit_limit or UNROLLED_STEPS
-                for size in sorted({limit, 1}):
-                    functions[EVALUATE, size] = self._traced(EVALUATE, size)
-            self._constants = captured_constants(list(functions.values()))
+        if validation is not None:
+            self._step.trace_evaluation(validation.element_spec)
+        self.unit = min(steps_per_call, self._data[TRAIN].unit_limit or UNROLLED_STEPS)
+        functions = self._traced_blocks()
+        self._constants = captured_constants(list(functions.values()))
+        with self._scope(), tf.device(seat.device):
             specs = [tf.TensorSpec(c.shape, c.dtype) for c in self._constants]
-            self.constants = Copies("constant", specs, server=first_server, worker=seat.device)
+            self.constants = Copies(specs, server=first_server, worker=seat.device)
+            give_constants(list(functions.values()), self._constants, self.constants.read())
             self._first_id = tf.compat.v1.placeholder(tf.int64, [])
             self._base = tf.compat.v1.placeholder(tf.int64, [])
-            with tf.device(seat.device):
-                give_constants(list(functions.values()), self._constants, self.constants.read())
-                self._operations = {
-                    key: function(self._first_id, self._base) for key, function in functions.items()
-                }
+            self._operations = {
+                key: function(self._first_id, self._base) for key, function in functions.items()
+            }
             self._build_desk_operations()
+
+    @contextlib.contextmanager
+    def _scope(self) -> Iterator[None]:
+        """Create variables in the graph, named by the order in which they are made.
+
+        So all workers mean the same ones; Keras' own names depend on what else a process has made.
+        """
+
+        def create(next_creator: Callable[..., Any], **arguments: Any) -> Any:
+            with self.graph.name_scope(None):
+                return next_creator(**{**arguments, "name": f"kdist_{next(self._numbers)}"})
+
+        with (
+            self.graph.as_default(),
+            self.graph.container(self.seat.container),
+            tf.variable_creator_scope(create),
+        ):
+            yield
+
+    def _traced_blocks(self) -> dict[tuple[int, int], Any]:
+        """Return concrete functions of `(first id, base)`, by kind and number of ids."""
+        blocks = {}
+        for kind, data in self._data.items():
+            unit = self.unit if kind == TRAIN else data.unit_limit or UNROLLED_STEPS
+            blocks |= {(kind, size): self._traced(kind, size) for size in sorted({unit, 1})}
+        return blocks
 
     def _traced(self, kind: int, size: int) -> Any:
         """Return a concrete function of `(first id, base)` that runs `size` ids in order."""
@@ -136,47 +169,53 @@ class StepWorker:
 
         def train(first: tf.Tensor, base: tf.Tensor) -> tf.Tensor:
             del base
-            frozen = self.frozen.read()
-            for index in range(size):
-                self._step.train(first + index, data.batch(first + index), frozen)
-            return tf.constant(0)
+            with tf.device(self.seat.device):
+                frozen = self.frozen.read()
+                for index in range(size):
+                    self._step.train(first + index, data.batch(first + index), frozen)
+                return tf.constant(0)
 
         def evaluate(first: tf.Tensor, base: tf.Tensor) -> tf.Tensor:
-            values = self._step.values_to_evaluate(self.frozen.read())
-            for index in range(size):
-                batch = data.batch(first + index)
-                self._step.evaluate(base + first + index, values, batch)
-            return tf.constant(0)
+            with tf.device(self.seat.device):
+                values = self._step.values_to_evaluate(self.frozen.read())
+                for index in range(size):
+                    batch = data.batch(first + index)
+                    self._step.evaluate(base + first + index, values, batch)
+                return tf.constant(0)
 
         scalar = tf.TensorSpec([], tf.int64)
-        with tf.device(self.seat.device):
-            function = tf.function(train if kind == TRAIN else evaluate, autograph=False)
-            return function.get_concrete_function(scalar, scalar)
+        function = tf.function(train if kind == TRAIN else evaluate, autograph=False)
+        return function.get_concrete_function(scalar, scalar)
 
     def _build_desk_operations(self) -> None:
-        def graph_call(function: Any, *arguments: Any) -> Any:
+        def call(function: Any, *arguments: Any) -> Any:
             return tf.function(function, autograph=False)(*arguments)
 
-        int64 = tf.compat.v1.placeholder
-        self._most, self._unit = int64(tf.int64, []), int64(tf.int64, [])
-        self._lo, self._hi = int64(tf.int64, []), int64(tf.int64, [])
-        self._fields = int64(tf.int64, [None])
-        with tf.device(self.seat.device):
-            self._take = graph_call(self.desk.take, self._most, self._unit)
-            self._open = graph_call(self.desk.open, tf.ensure_shape(self._fields, [6]))
-            index = tf.constant(self.seat.share.worker_index, tf.int64)
-            self._arrive = graph_call(self.desk.arrive, index)
-            self._applied = graph_call(self.desk.applied, self._lo, self._hi)
-            self._evaluated = graph_call(self.desk.evaluated, self._lo, self._hi)
-            self._refreshed = self.frozen.refresh(), self.constants.refresh()
+        v1 = tf.compat.v1
+        self._most, self._unit, self._lo, self._hi = (v1.placeholder(tf.int64, []) for _ in "1234")
+        self._fields = v1.placeholder(tf.int64, [len(Opened._fields)])
+        self._take = call(self.desk.take, self._most, self._unit)
+        self._open = call(self.desk.open, self._fields)
+        index = tf.constant(self.seat.share.worker_index, tf.int64)
+        self._arrive = call(self.desk.arrive, index)
+        self._known = {
+            TRAIN: call(self.desk.applied, self._lo, self._hi),
+            EVALUATE: call(self.desk.evaluated, self._lo, self._hi),
+        }
+        self._refreshed = self.frozen.refresh(), self.constants.refresh()
         local = [v for data in self._data.values() for v in data.variables]
         local += self.frozen.local_variables + self.constants.local_variables
-        v1 = tf.compat.v1
         local_ids = {id(v) for v in local}
-        shared = [v for v in v1.global_variables() if id(v) not in local_ids]
+        self._shared = [v for v in v1.global_variables() if id(v) not in local_ids]
         self._initialize_local = v1.variables_initializer(local)
-        self._initialize_shared = v1.variables_initializer(shared)
-        self._is_initialized = v1.is_variable_initialized(self.desk.is_ready)
+        self._initialize_shared = v1.variables_initializer(self._shared)
+        self._is_initialized = self.desk.is_ready.is_initialized()
+
+    @property
+    def signature(self) -> int:
+        """Return a checksum of the shared variables, which all workers must have alike."""
+        found = [(tuple(v.shape), v.dtype.name) for v in self._shared]
+        return zlib.crc32(repr(found).encode())
 
     # the session
 
@@ -256,8 +295,7 @@ class StepWorker:
 
     def known(self, kind: int, first: int, end: int) -> np.ndarray:
         """Return which of the ids `[first, end)` are done on all servers: a bool vector."""
-        fetch = self._applied if kind == TRAIN else self._evaluated
-        return self._session.run(fetch, {self._lo: first, self._hi: end})
+        return self._session.run(self._known[kind], {self._lo: first, self._hi: end})
 
     def run(self, ticket: Ticket) -> None:
         """Compute a ticket's ids, in order."""
