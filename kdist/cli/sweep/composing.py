@@ -1,6 +1,7 @@
 """The configurations of a sweep, composed by Hydra: its own, and one for each job."""
 
 import itertools
+import warnings
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -97,6 +98,13 @@ class SweepPlan:
                 f"hydra/launcher={launcher}. Use hydra/launcher=joblib hydra.launcher.n_jobs=2 "
                 "for jobs side by side."
             )
+        for each in self.typed:
+            key = each.key_or_group
+            if key.startswith("hydra.launcher.") and key != "hydra.launcher.n_jobs":
+                raise ConfigError(
+                    f"kdist starts the jobs of a sweep itself: joblib's {key} has no meaning. "
+                    f"Received: {each.input_line}. Use hydra.launcher.n_jobs."
+                )
         num_jobs = self.tree.hydra.launcher.n_jobs
         if not isinstance(num_jobs, int) or (num_jobs < 1 and num_jobs != -1):
             raise ConfigError(
@@ -117,9 +125,12 @@ def planned_sweep(line: CommandLine) -> Iterator[SweepPlan]:
     overrides = checked_overrides(line)
     primary, folder, overrides_of_path = search_path(line)
     with (
+        warnings.catch_warnings(),
         explained(groups),
         initialize_config_dir(str(folder), job_name=PRIMARY, version_base="1.3"),
     ):
+        # Where joblib's own plugin is installed, its schema has the name of kdist's file.
+        warnings.filterwarnings("ignore", message=r"\s*'hydra/launcher/joblib' is validated")
         loader = GlobalHydra.instance().config_loader()
         tree = loader.load_configuration(
             primary, [*overrides_of_path, *overrides], run_mode=RunMode.MULTIRUN

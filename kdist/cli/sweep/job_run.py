@@ -78,13 +78,13 @@ class JobRun:
         status = status_of(ended.exit_code)
         error = ended.cause.message if ended.cause is not None else None
         if not self.job.trains or ended.run_dir is None:
-            return Outcome(status=status, seconds=seconds, error=error)
+            return Outcome(status=status, seconds=seconds, error=error, is_told=True)
         try:
             found = outcome_of_run(ended.run_dir, metric=self.metric)
         except KdistError as problem:
-            return failed(error or problem, seconds)
+            return dataclasses.replace(failed(error or problem, seconds), is_told=bool(error))
         return dataclasses.replace(
-            found, status=status, seconds=seconds, error=error or found.error
+            found, status=status, seconds=seconds, error=error or found.error, is_told=True
         )
 
     def _show(self, printed: io.StringIO | None) -> None:

@@ -52,6 +52,7 @@ class Outcome:
         value: Its best value over the epochs; `None` where there is none that is finite.
         seconds: From its start to its end.
         error: What went wrong.
+        is_told: Whether the user has seen the error.
     """
 
     status: str
@@ -59,6 +60,7 @@ class Outcome:
     value: float | None = None
     seconds: float | None = None
     error: str | None = None
+    is_told: bool = False
 
 
 def failed(error: BaseException | str, seconds: float | None = None) -> Outcome:

@@ -1,5 +1,6 @@
 """Hydra's sweepers that choose jobs as they go, such as Optuna's, on kdist's own launcher."""
 
+import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -67,6 +68,7 @@ def run_sweeper(plan: SweepPlan, sweep: Sweep) -> None:
             "A job has one value to go by. Received: hydra.sweeper.direction="
             f"{sweeper.direction}. Name one direction, and the metric: sweep.metric=..."
         )
+    logging.getLogger("hydra_plugins").setLevel(logging.CRITICAL)  # Failures have been told.
     context = HydraContext(config_loader=plan.loader, callbacks=Callbacks(config))
     with _launching_with(SweepLauncher(sweep)):
         chosen = Plugins.instance().instantiate_sweeper(

@@ -25,7 +25,6 @@ from kdist.launch.accelerators import count_accelerators
 from kdist.launch.plan import FindPorts
 from kdist.launch.ports import PortLeases, find_free_ports
 from kdist.records.atomic import write_text_atomically
-from kdist.records.result import FAILED
 from kdist.records.sweep_folder import SweepFolder
 
 
@@ -169,7 +168,7 @@ class Sweep:
         """Keep an outcome, tell the user and sweep.csv."""
         self._taken.pop(job.number, contextlib.ExitStack()).close()
         self.rows[job.number] = (job, outcome)
-        if outcome.status == FAILED and outcome.error:
+        if outcome.error and not outcome.is_told:
             sys.stderr.write(f"Job {job.number} failed: {outcome.error}\n")
             sys.stderr.flush()
         elif self._is_side_by_side:
