@@ -10,8 +10,8 @@ from typing import Any, NoReturn
 from kdist.cli.groups import OPTIONAL_GROUPS
 from kdist.errors import ConfigError
 
-# A key of every run, though files that read nothing do not name it.
-_UNNAMED_KEY = "data.path="
+# Keys of every run, though files that read nothing do not name them, and keys that hold others.
+_UNNAMED_KEYS = ("data.path=", "tuner.space=", "tuner.space.", "tuner.hypermodel.")
 _GROUP_CHOICE = re.compile(r"\+{0,2}(?P<group>[\w/]+)=(?P<option>[^{].*)", re.DOTALL)
 
 
@@ -67,8 +67,8 @@ def as_hydra_takes_them(
     """Return the overrides in the form that Hydra accepts.
 
     The defaults list names every known group, so Hydra would refuse the plus of `+group=option`:
-    it is dropped. An optional group set to null is left out, which means the same. And `data.path`
-    may be typed, whether or not a file names it.
+    it is dropped. An optional group set to null is left out, which means the same. And `data.path`,
+    a search's space and its hypermodel may be typed, whether or not a file names them.
 
     Raises:
         ConfigError: If a group that a run needs is set to null.
@@ -77,7 +77,7 @@ def as_hydra_takes_them(
     for override in overrides:
         group, option = group_choice(override, groups)
         if group is None:
-            is_unnamed = override.startswith(_UNNAMED_KEY)
+            is_unnamed = override.startswith(_UNNAMED_KEYS)
             cleaned.append(f"++{override}" if is_unnamed else override)
         elif option != "null":
             cleaned.append(f"{group}={option}")

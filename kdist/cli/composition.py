@@ -28,12 +28,14 @@ class Composition:
         typed_keys: Dotted keys whose values the user typed.
         run_dir: Where the run folder goes.
         is_default_dir: Whether that place was chosen by default, so that another name will do.
+        line: The command line; `None` where Hydra has taken it apart.
     """
 
     tree: DictConfig
     typed_keys: tuple[str, ...]
     run_dir: Path
     is_default_dir: bool
+    line: CommandLine | None = None
 
 
 def compose_run(line: CommandLine) -> Composition:
@@ -56,6 +58,7 @@ def compose_run(line: CommandLine) -> Composition:
         typed_keys=typed_keys(parsed),
         run_dir=run_dir,
         is_default_dir=not any(found.key_or_group == "hydra.run.dir" for found in parsed),
+        line=line,
     )
 
 

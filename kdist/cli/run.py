@@ -48,6 +48,10 @@ def run(composition: Composition, environ: MutableMapping[str, str], *, started_
     Raises:
         KdistError: If the configuration, the environment or the cluster is wrong.
     """
+    if OmegaConf.select(composition.tree, "tuner.name") is not None:
+        from kdist.cli.search import run_search
+
+        return run_search(composition, environ, started_at_s=started_at_s)
     membership = decode(environ)
     prepared = prepare(composition, environ, membership, started_at_s=started_at_s)
     config, plan, requests = prepared.config, prepared.plan, prepared.requests
@@ -195,12 +199,12 @@ def _request(
         accelerators=planned.accelerators,
         choice_line=plan.choice.line,
         notes=plan.notes,
-        console=_console(),
+        console=console_of_user(),
         started_at_s=started_at_s,
     )
 
 
-def _console() -> Console:
+def console_of_user() -> Console:
     """Return what kind of terminal, if any, the chief's report goes to."""
     is_terminal = sys.stdout.isatty()
     width = shutil.get_terminal_size().columns

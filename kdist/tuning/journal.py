@@ -1,0 +1,86 @@
+"""search.jsonl: every decision of a search, one JSON object a line, before it is acted upon.
+
+It alone says what has happened: a search that was killed, at whatever moment, is the fold of it.
+"""
+
+import json
+import math
+import os
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from kdist.errors import ConfigError, EnvironmentFault
+
+NAME = "search.jsonl"
+
+
+class Journal:
+    """Appends entries, each with the time in `at_s`, in one write a line."""
+
+    def __init__(self, path: Path, *, clock: Callable[[], float] = time.time) -> None:
+        """Remember where to write; a last line that a kill cut off is ended by the first write."""
+        self._path = path
+        self._clock = clock
+        self._is_checked = False
+
+    def write(self, do: str, **fields: Any) -> dict[str, Any]:
+        """Append one entry and return it as a reader would see it.
+
+        Raises:
+            EnvironmentFault: If the file cannot be written.
+        """
+        entry = {"do": do, "at_s": round(self._clock(), 3), **fields}
+        line = json.dumps(_plain(entry), ensure_ascii=False) + "\n"
+        try:
+            descriptor = os.open(self._path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o666)
+            try:
+                if not self._is_checked:
+                    _drop_cut_line(descriptor)
+                    self._is_checked = True
+                os.write(descriptor, line.encode())
+            finally:
+                os.close(descriptor)
+        except OSError as error:
+            raise EnvironmentFault(
+                f"{self._path} cannot be written: {error.strerror or error}."
+            ) from error
+        return json.loads(line)
+
+
+def read_journal(path: Path) -> list[dict[str, Any]]:
+    """Return all entries in order; none if there is no journal.
+
+    Raises:
+        ConfigError: If the file is no journal.
+    """
+    try:
+        lines = path.read_text(encoding="utf-8").split("\n")
+    except FileNotFoundError:
+        return []
+    try:
+        entries = [json.loads(line) for line in lines[:-1] if line]
+        if any("do" not in entry for entry in entries):
+            raise ValueError("an entry without `do`")
+    except (TypeError, ValueError) as error:
+        raise ConfigError(
+            f"The journal of the search cannot be read: {error}. Received: {path}. Start a new "
+            "search in another folder (hydra.run.dir=...)."
+        ) from error
+    return entries
+
+
+def _drop_cut_line(descriptor: int) -> None:
+    size = os.fstat(descriptor).st_size
+    content = os.pread(descriptor, size, 0)
+    os.truncate(descriptor, content.rfind(b"\n") + 1)
+
+
+def _plain(value: Any) -> Any:
+    """Return JSON's own values; NaN and infinities become null."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    return [_plain(item) for item in value] if isinstance(value, list | tuple) else value

@@ -1,0 +1,122 @@
+"""One run of a trial: started by the one runner of runs, watched through its metrics.csv."""
+
+import io
+import signal
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from kdist.errors import KdistError
+from kdist.launch.local import LocalRun, run_tasks
+from kdist.launch.request import TaskRequest
+from kdist.launch.signals import SignalInbox
+from kdist.training.report.metrics_csv import read_metrics
+
+_NO_METRICS = ("epoch", "global_step", "seconds", "examples")
+_STOPPED_CODES = (128 + signal.SIGINT, 128 + signal.SIGTERM)
+
+
+class TrialRun:
+    """A run in processes of its own, under a thread of this one."""
+
+    def __init__(self, requests: Sequence[TaskRequest], on_end: Callable[[], None]) -> None:
+        """Prepare; `start` starts.
+
+        Args:
+            requests: The tasks of the run.
+            on_end: Called in the thread when the run is over.
+        """
+        self.run_dir = Path(requests[0].run_dir)
+        self._requests = requests
+        self._on_end = on_end
+        self._signals = SignalInbox()
+        self._messages = io.StringIO()
+        self._ended: LocalRun | None = None
+        self._error: BaseException | None = None
+        self._seen_epoch = 0
+        self._thread = threading.Thread(target=self._run, name=f"run-{self.run_dir.name}")
+
+    def start(self, *, seen_epoch: int) -> None:
+        """Start the processes; epochs up to `seen_epoch` are known already."""
+        self._seen_epoch = seen_epoch
+        self._thread.start()
+
+    def stop(self, number: int = signal.SIGTERM) -> None:
+        """Let it save a checkpoint and end; a second call kills it."""
+        self._signals.send(number)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether all its processes have ended."""
+        return self._ended is not None or self._error is not None
+
+    @property
+    def is_completed(self) -> bool:
+        """Whether it came to its end."""
+        return self._ended is not None and self._ended.exit_code == 0
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether it ended because of `stop`, with a checkpoint."""
+        return self._ended is not None and self._ended.exit_code in _STOPPED_CODES
+
+    @property
+    def reason(self) -> str:
+        """Why it failed, in one line."""
+        if self._error is not None:
+            name = "" if isinstance(self._error, KdistError) else f"{type(self._error).__name__}: "
+            return f"{name}{self._error}"
+        ended = self._ended
+        if ended is not None and ended.cause is not None:
+            cause = ended.cause
+            prefix = "" if cause.message.startswith(f"{cause.type}:") else f"{cause.type}: "
+            return f"{prefix}{cause.message}"
+        return f"The run ended with exit code {ended.exit_code if ended else None}."
+
+    def new_epochs(self) -> list[tuple[int, dict[str, float]]]:
+        """Return the epochs that have ended since the last call, with their metrics."""
+        try:
+            rows = read_metrics(self.run_dir / "metrics.csv")
+        except OSError:
+            return []
+        found = []
+        for row in rows:
+            epoch = int(row["epoch"] or 0)
+            if epoch > self._seen_epoch:
+                found.append((epoch, _metrics_of(row)))
+                self._seen_epoch = epoch
+        return found
+
+    def join(self, deadline_s: float) -> None:
+        """Wait for the thread, which ends with the run."""
+        self._thread.join(deadline_s)
+
+    def _run(self) -> None:
+        try:
+            self._ended = run_tasks(
+                self._requests,
+                signals=self._signals,
+                stdout=_Nowhere(),
+                stderr=self._messages,
+            )
+        except BaseException as error:
+            self._error = error
+        finally:
+            self._on_end()
+
+
+class _Nowhere(io.StringIO):
+    """Takes what a trial shows; its log has it, too."""
+
+    def write(self, text: str, /) -> int:
+        """Forget it."""
+        return len(text)
+
+
+def _metrics_of(row: Any) -> dict[str, float]:
+    return {
+        name: float(value)
+        for name, value in row.items()
+        if name not in _NO_METRICS and value is not None
+    }
