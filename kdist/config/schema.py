@@ -211,22 +211,6 @@ class CheckpointConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SweepConfig:
-    """What concerns all jobs of a sweep (`-m`) together; a single run does not read it.
-
-    Attributes:
-        fail_fast: Start no other job once one has failed.
-        metric: The metric that jobs are compared by; `None` means the one in `best` of result.json.
-        devices_per_job: Accelerators that each job gets to itself; `None` means one where jobs run
-            side by side, else all.
-    """
-
-    fail_fast: bool = False
-    metric: str | None = None
-    devices_per_job: int | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
 class PlanConfig:
     """What `command=plan` shows beside tasks and addresses."""
 
@@ -284,5 +268,4 @@ class Config:
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
     tuner: TunerConfig = field(default_factory=TunerConfig)
     plan: PlanConfig = field(default_factory=PlanConfig)
-    sweep: SweepConfig = field(default_factory=SweepConfig)
     sweep: SweepConfig = field(default_factory=SweepConfig)
