@@ -6,6 +6,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from kdist.distribute.data.source import BatchSource
+from kdist.distribute.spilled import KeptTable
 
 # Called with the number of steps done since `train` began; returns whether to stop early.
 OnProgress = Callable[[int], bool]
@@ -30,6 +31,11 @@ class Store(Protocol):
 
     def read_from_model(self) -> bool:
         """Take over what somebody wrote into the model; return whether anything differed."""
+        ...
+
+    @property
+    def kept_tables(self) -> list[KeptTable]:
+        """Return the tables whose values the model is never given."""
         ...
 
     def take_from_chief(self, *, with_optimizer: bool = False) -> None:

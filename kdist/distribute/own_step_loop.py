@@ -19,6 +19,7 @@ from kdist.distribute.inner_loop import OnProgress
 from kdist.distribute.layout import BucketLayout
 from kdist.distribute.optimizer import StoreOptimizer, adopt_optimizer, clone_optimizer
 from kdist.distribute.shares import WorkerShare, replica_in_block_op
+from kdist.distribute.spilled import KeptTable
 from kdist.distribute.store import to_numpy
 from kdist.distribute.structure import unique
 
@@ -60,6 +61,11 @@ class OwnStore:
         self._model = model
         self._optimizer = optimizer
         self._seen: list[np.ndarray] = []
+
+    @property
+    def kept_tables(self) -> list[KeptTable]:
+        """Return nothing: the model holds all of its values."""
+        return []
 
     def write_to_model(self) -> None:
         """Remember the weights; the model holds them already."""

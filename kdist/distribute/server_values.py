@@ -6,7 +6,9 @@ import numpy as np
 
 from kdist.distribute import keras_adapter
 from kdist.distribute.bucket_values import bucket_value, variable_values
+from kdist.distribute.spilled import KeptTable
 from kdist.distribute.store import fingerprint, pack_states, write_states
+from kdist.distribute.table_search import plain_layers
 from kdist.distribute.values import to_numpy, write
 
 if TYPE_CHECKING:
@@ -57,6 +59,22 @@ def read_from_model(store: "ServerStore") -> bool:
         write(store.states, states)
         changed = True
     return changed
+
+
+def kept_tables(store: "ServerStore") -> list[KeptTable]:
+    """Return the tables whose values the model is never given."""
+    variables, buckets = _buckets(store), store.layout.buckets
+    return [
+        KeptTable(
+            layer=plain_layers(store.structure, index)[0],
+            parts=[
+                (bucket, variables[position])
+                for position, bucket in enumerate(buckets)
+                if bucket.members[0].variable_index == index
+            ],
+        )
+        for index in sorted(store.structure.kept_on_servers)
+    ]
 
 
 def _buckets(store: "ServerStore") -> dict:

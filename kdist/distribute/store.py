@@ -21,6 +21,7 @@ from kdist.distribute.optimizer import (
     split_members,
 )
 from kdist.distribute.shares import WorkerShare
+from kdist.distribute.spilled import KeptTable
 from kdist.distribute.step_types import StepValues
 from kdist.distribute.structure import ModelStructure
 from kdist.distribute.values import to_numpy
@@ -180,6 +181,11 @@ class ReplicatedStore:
         for value, variable in zip(self.structure.int_states, self.int_states, strict=True):
             variable.assign(to_numpy(value))
         return changed
+
+    @property
+    def kept_tables(self) -> list[KeptTable]:
+        """Return nothing: the model has all values that it trains in its own process."""
+        return []
 
     def take_from_chief(self, *, with_optimizer: bool = False) -> None:
         """Replace this worker's values by the chief's; all workers call it together."""

@@ -6,6 +6,7 @@ from typing import Any
 import keras
 
 from kdist.distribute.inner_loop import Store
+from kdist.errors import ConfigError
 from kdist.training.optimizer_view import OptimizerView
 from kdist.training.peers import Peers
 
@@ -62,6 +63,7 @@ class CallbackBridge:
             epochs: What callbacks find in `params`.
             steps_per_epoch: Likewise.
         """
+        _refuse_without_tables(callbacks, store)
         self._model = model
         self._store = store
         self._peers = peers
@@ -195,6 +197,19 @@ _ALL_HOOKS = (
     "on_epoch_end",
     "on_train_end",
 )
+
+
+def _refuse_without_tables(callbacks: Sequence[keras.callbacks.Callback], store: Store) -> None:
+    """Refuse callbacks that may touch weights where the chief does not hold all of them."""
+    tables = store.kept_tables
+    readers = [c for c in callbacks if any(may_touch_weights(c, hook) for hook in _ALL_HOOKS)]
+    if tables and readers:
+        raise ConfigError(
+            "Callbacks that may read weights need the tables of strategy.sparse=rows on the chief. "
+            f"Received: {type(readers[0]).__name__}, and tables above strategy.gather_bytes: "
+            f"{', '.join(table.layer.name for table in tables)}. Leave the callback out, or raise "
+            "strategy.gather_bytes."
+        )
 
 
 def _same_hook(hook: str) -> tuple[str, ...]:

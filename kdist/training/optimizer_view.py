@@ -18,6 +18,7 @@ from kdist.distribute import keras_adapter
 from kdist.distribute.bucket_values import bucket_value, variable_values
 from kdist.distribute.inner_loop import Store
 from kdist.distribute.optimizer import StoreOptimizer, clone_optimizer, inner_optimizer
+from kdist.distribute.spilled import is_large, spilled
 from kdist.distribute.values import to_numpy, write
 
 
@@ -186,8 +187,11 @@ class SlotMapping:
         self._outer = pattern
         self._inner = inner
 
-    def values(self, is_inner: bool) -> Iterator[tuple[str, np.ndarray]]:
-        """Yield ("0", value), ("1", value), ... as Keras' `save_own_variables` names them."""
+    def values(self, is_inner: bool) -> Iterator[tuple[str, Any]]:
+        """Yield ("0", value), ("1", value), ... as Keras' `save_own_variables` names them.
+
+        Each is an array, or something that becomes one.
+        """
         pattern = self._inner if is_inner else self._outer
         clone = self._clones[0]
         own = clone.inner if is_inner else clone.optimizer
@@ -199,7 +203,7 @@ class SlotMapping:
             else:
                 yield str(number), to_numpy(next(scalars))
 
-    def _slot_value(self, variable_index: int, kind: int) -> np.ndarray:
+    def _slot_value(self, variable_index: int, kind: int) -> Any:
         found = [
             (clone.layout.buckets[slot.bucket_index], slot.variable)
             for clone in self._clones
@@ -208,6 +212,8 @@ class SlotMapping:
             and variable_index
             in {m.variable_index for m in clone.layout.buckets[slot.bucket_index].members}
         ]
+        if is_large(found):
+            return spilled(found)
         values = variable_values(
             [bucket for bucket, _ in found], lambda index: to_numpy(found[index][1])
         )

@@ -1,12 +1,14 @@
 """Writing and reading models: `model.keras`, weights to start from, exports."""
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import keras
 
 from kdist.distribute.inner_loop import Store
+from kdist.distribute.spilled import KeptTable, spilled
 from kdist.distribute.structure import first_lines
 from kdist.errors import ConfigError
 from kdist.records.atomic import replacing
@@ -21,8 +23,28 @@ def save_model(model: keras.Model, store: Store, view: OptimizerView, path: Path
     """
     store.write_to_model()
     view.pull()
-    with replacing(path) as unfinished, view.saves_state():
+    with replacing(path) as unfinished, view.saves_state(), _saves_tables(store):
         model.save(unfinished)
+
+
+@contextlib.contextmanager
+def _saves_tables(store: Store) -> Iterator[None]:
+    """Let Keras save tables that only the servers hold, by way of the disk, inside the block."""
+
+    def saving(table: KeptTable) -> Callable[[Any], None]:
+        def save_own_variables(entries: Any) -> None:
+            entries["0"] = spilled(table.parts)
+
+        return save_own_variables
+
+    tables: list[Any] = store.kept_tables
+    for table in tables:
+        table.layer.save_own_variables = saving(table)
+    try:
+        yield
+    finally:
+        for table in tables:
+            del table.layer.save_own_variables
 
 
 def load_model(
