@@ -26,6 +26,7 @@ from kdist.launch.plan import build_plan
 from kdist.launch.ports import find_free_ports
 from kdist.launch.request import Console, TaskRequest
 from kdist.records.result import read_result
+from kdist.records.resumption import Wish, finished_text, is_finished
 
 _INTERRUPTED = 130
 _STOPPED = (_INTERRUPTED, 143)
@@ -171,16 +172,30 @@ def fit(
         )
         for planned in plan.tasks
     ]
+    custom_objects = _custom_objects(build_model, optimizer, loss, metrics)
+    wish = Wish(
+        run_dir=folder,
+        config=kdist_config.load(content),
+        config_yaml=requests[0].config_yaml,
+        is_new_name=run_dir is None,
+    )
+    if is_finished(wish):
+        sys.stdout.write(finished_text(folder) + "\n")
+        return _result(folder, custom_objects)
     ended = run_tasks(requests)
     if ended.exit_code == _INTERRUPTED and ended.run_dir is None:
         raise KeyboardInterrupt
     if ended.exit_code not in (0, *_STOPPED) or ended.cause is not None or ended.run_dir is None:
         raise _error(ended.exit_code, ended.cause)
+    return _result(ended.run_dir, custom_objects)
+
+
+def _result(run_dir: Path, custom_objects: Mapping[str, Any]) -> Result:
     return Result(
-        ended.run_dir,
-        read_result(ended.run_dir / "result.json"),
-        _history(ended.run_dir / "metrics.csv"),
-        _custom_objects(build_model, optimizer, loss, metrics),
+        run_dir,
+        read_result(run_dir / "result.json"),
+        _history(run_dir / "metrics.csv"),
+        custom_objects,
     )
 
 

@@ -54,7 +54,7 @@ def ending(
         "global_step": state.num_updates,
         "examples_seen": state.examples_seen,
         "metrics": state.metrics,
-        "best": {**best, "checkpoint": None} if best else None,
+        "best": best,
         "seconds": _seconds(state, started_at_s),
         "workers_lost": num_workers_lost,
         "warnings": list(warnings),

@@ -5,6 +5,7 @@ import random
 import shutil
 import sys
 from collections.abc import MutableMapping
+from pathlib import Path
 from typing import Any
 
 from omegaconf import OmegaConf, open_dict
@@ -25,7 +26,7 @@ from kdist.launch.plan import FindPorts, LaunchPlan, PlannedTask, build_plan
 from kdist.launch.plan_text import render_plan
 from kdist.launch.ports import find_free_ports
 from kdist.launch.request import Console, NullLink, TaskRequest
-from kdist.records.run_folder import refuse_used
+from kdist.records.resumption import Wish, finished_text, is_finished, seed_of_run
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -62,8 +63,12 @@ def run(composition: Composition, environ: MutableMapping[str, str], *, started_
             return 0
         requests = [asked for asked in requests if asked.task == plan.spec.chief]
     makes_folder = membership is None or membership.task == plan.spec.chief
-    if config.command == "train" and makes_folder and not composition.is_default_dir:
-        refuse_used(composition.run_dir)
+    if config.command == "train" and makes_folder:
+        chief = requests[plan.spec.tasks().index(plan.spec.chief)]
+        # Other tasks of TF_CONFIG hear it from their chief.
+        if is_finished(_wish(chief, config)) and membership is None:
+            sys.stdout.write(finished_text(composition.run_dir) + "\n")
+            return 0
     if membership is None or config.command == "plan":
         from kdist.launch.local import run_local
 
@@ -99,6 +104,11 @@ def prepare(
     data_tree = with_data_of_run(composition.tree, composition.typed_keys)
     composition = dataclasses.replace(composition, tree=data_tree)
     config = kdist_config.load(resolved(composition.tree))
+    if config.tuner.name is not None:
+        raise ConfigError(
+            f"A sweep holds runs, and a search is many of them. Received: tuner="
+            f"{config.tuner.name} with -m. Start each search by itself."
+        )
     environ.update(
         prepare_environment(
             environ,
@@ -168,11 +178,22 @@ def _settle(
                 "seed=null draws a seed, and each task of TF_CONFIG would draw its own. "
                 "Give all of them the same number: seed=<number>."
             )
-        decided["seed"] = random.SystemRandom().randrange(2**31)
+        drawn = random.SystemRandom().randrange(2**31)
+        decided["seed"] = seed_of_run(composition.run_dir, drawn)
     with open_dict(tree):
         for key, value in decided.items():
             OmegaConf.update(tree, key, value, merge=False)
     return dataclasses.replace(composition, tree=tree)
+
+
+def _wish(chief: TaskRequest, config: Config) -> Wish:
+    """Return what the chief will ask of the run folder."""
+    return Wish(
+        run_dir=Path(chief.run_dir),
+        config=config,
+        config_yaml=chief.config_yaml,
+        is_new_name=chief.may_rename_run_dir,
+    )
 
 
 def _request(

@@ -11,7 +11,12 @@ import yaml
 from kdist.config.schema import Config
 from kdist.errors import ConfigError, KdistError
 from kdist.records.result import COMPLETED, read_result
-from kdist.records.run_folder import RunFolder, RunFolderTakenError, refuse_used
+from kdist.records.run_folder import (
+    RunFolder,
+    RunFolderTakenError,
+    refuse_in_use,
+    refuse_used,
+)
 
 # Values of `resume` that are no path.
 AUTO = "auto"
@@ -85,6 +90,17 @@ def decide(wish: Wish) -> Start:
     return Start.CONTINUE
 
 
+def is_finished(wish: Wish) -> bool:
+    """Return whether there is nothing to do; to be asked before the first process starts.
+
+    Raises:
+        ConfigError: If the folder is in use, or holds a run that must not go on, or cannot.
+    """
+    if not wish.is_new_name:
+        refuse_in_use(wish.run_dir)
+    return decide(wish) is Start.FINISHED
+
+
 def finished_text(run_dir: Path) -> str:
     """Return the line that tells the user that there is nothing to do."""
     return f"The run in {run_dir} is finished. More epochs would go on with it (epochs=...)."
@@ -104,6 +120,15 @@ def settings_of(config_yaml: str) -> dict[str, Any]:
         for key, value in flat.items()
         if key.partition(".")[0] in _COMPARED and key not in _MAY_CHANGE
     }
+
+
+def seed_of_run(run_dir: Path, drawn: int) -> int:
+    """Return the seed of the run that a folder holds, or the one drawn for a new run."""
+    try:
+        seed = yaml.safe_load(RunFolder(run_dir).config_yaml.read_text(encoding="utf-8"))["seed"]
+        return int(seed)
+    except (OSError, yaml.YAMLError, TypeError, KeyError, ValueError):
+        return drawn
 
 
 def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:

@@ -1,0 +1,87 @@
+"""What makes a run the same run: settings, model, optimizer and data, compared when it goes on."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import keras
+
+from kdist.assembly.building import Sources
+from kdist.assembly.same_data import data_facts
+from kdist.distribute.data.source import BatchSource
+from kdist.records.plain import to_plain
+from kdist.records.resumption import differences, flattened, refuse, settings_of
+from kdist.training.checkpoints.canonical import own_variables
+from kdist.training.plan import TrainingPlan
+
+Facts = Mapping[str, Mapping[str, Any]]
+
+
+def run_facts(
+    config_yaml: str, model: keras.Model, sources: Sources, plan: TrainingPlan
+) -> dict[str, dict[str, Any]]:
+    """Return what must be the same when a run goes on; JSON can hold it.
+
+    Args:
+        config_yaml: The content of config.yaml.
+        model: Built and compiled, as the user's function made it.
+        sources: The data.
+        plan: How long to train.
+    """
+    return {
+        "settings": settings_of(config_yaml),
+        "model": {
+            f"variable {index} ({variable.path})": f"{tuple(variable.shape)} {variable.dtype}"
+            for index, variable in enumerate(own_variables(model))
+        },
+        "optimizer": _optimizer_facts(model.optimizer),
+        "data": _data_facts(sources, plan),
+    }
+
+
+def refuse_other_run(before: Facts, now: Facts, where: str) -> None:
+    """Refuse to go on with another model, optimizer or data than those of a checkpoint.
+
+    Raises:
+        ConfigError: Naming what differs.
+    """
+    found: list[str] = []
+    for part in ("settings", "model", "optimizer", "data"):
+        then, here = before.get(part, {}), now.get(part, {})
+        # Of a variable, the path is a label; position, shape and dtype are what counts.
+        if part == "model" and list(then.values()) == list(here.values()):
+            continue
+        found += differences(then, here)
+    refuse(found, where)
+
+
+def has_same_optimizer(before: Facts, now: Facts) -> bool:
+    """Return whether the slots of a checkpoint belong to an optimizer of the same class."""
+    key = "class"
+    return before.get("optimizer", {}).get(key) == now.get("optimizer", {}).get(key)
+
+
+def _optimizer_facts(optimizer: keras.optimizers.Optimizer) -> dict[str, Any]:
+    content, _ = to_plain(optimizer.get_config())
+    settings = {
+        f"optimizer {key}": value
+        for key, value in flattened(content).items()
+        if key.rpartition(".")[2] != "name" and " at 0x" not in str(value)
+    }
+    return {"class": type(optimizer).__name__, **settings}
+
+
+def _data_facts(sources: Sources, plan: TrainingPlan) -> dict[str, Any]:
+    """Return what of the data is certain to be the same when it is read again.
+
+    Batches of validation may change, and what comes from a generator may be drawn anew.
+    """
+    facts = dict(data_facts(sources, plan))
+    facts.pop("validation batches", None)
+    for name, source in (("training", sources.train), ("validation", sources.validation)):
+        if source is None or not _is_fixed(source):
+            facts.pop(f"checksum of the first {name} rows", None)
+    return facts
+
+
+def _is_fixed(source: BatchSource) -> bool:
+    return source.kind == "arrays"

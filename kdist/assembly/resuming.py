@@ -1,0 +1,184 @@
+"""Going on from a checkpoint: which one, whether it is this run's, and how all tasks take it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from kdist.assembly.identity import Facts, has_same_optimizer, refuse_other_run
+from kdist.assembly.run_parts import Parts
+from kdist.config.schema import Config
+from kdist.errors import ConfigError
+from kdist.launch.request import TaskRequest
+from kdist.records.result import COMPLETED, read_result
+from kdist.records.resumption import AUTO, NEVER, Start, Wish, decide
+from kdist.records.run_folder import RunFolder
+from kdist.training.checkpoints.callback_state import prepare_to_go_on
+from kdist.training.checkpoints.canonical import restore
+from kdist.training.checkpoints.find import find_checkpoint
+from kdist.training.checkpoints.folder import CheckpointFolder
+from kdist.training.checkpoints.format import SavedCheckpoint
+from kdist.training.checkpoints.keeper import CALLBACKS, SUMS, CheckpointKeeper
+from kdist.training.peers import Peers
+from kdist.training.plan import TrainingState
+from kdist.training.trainer import Trainer
+
+
+def wish_of(request: TaskRequest, config: Config) -> Wish:
+    """Return what a request asks of its run folder."""
+    return Wish(
+        run_dir=Path(request.run_dir),
+        config=config,
+        config_yaml=request.config_yaml,
+        attempt=request.attempt,
+        is_new_name=request.may_rename_run_dir and request.attempt == 0,
+    )
+
+
+def open_folder(request: TaskRequest, config: Config) -> RunFolder:
+    """Make the run folder of a new run, or lock the one that goes on; config.yaml of that stays.
+
+    Raises:
+        ConfigError: If the folder is in use, or holds another run.
+    """
+    if decide(wish_of(request, config)) is Start.NEW:
+        is_new_name = request.may_rename_run_dir and request.attempt == 0
+        return RunFolder.create(request.run_dir, request.config_yaml, make_unique=is_new_name)
+    return RunFolder.reopen(request.run_dir)
+
+
+def find_own(
+    config: Config, checkpoints: CheckpointFolder, *, attempt: int, warnings: list[str]
+) -> SavedCheckpoint | None:
+    """Return the checkpoint to go on from, or `None` for a run that begins.
+
+    The run folder's own newest comes first: what `resume` names is where the run began. Only a
+    checkpoint of the same folder that is named means going back to it.
+
+    Args:
+        config: The checked configuration.
+        checkpoints: Those of the run folder.
+        attempt: How many times this run was started before.
+        warnings: Takes a sentence for each checkpoint that is not whole.
+
+    Raises:
+        ConfigError: If what `resume` names has no whole checkpoint.
+    """
+    checkpoints.tidy()
+    if config.resume == NEVER and attempt == 0:
+        if not checkpoints.is_empty():  # `checkpoint.dir` of another run, say.
+            raise ConfigError(
+                "There are checkpoints already. Received: resume=never, "
+                f"checkpoint.dir={checkpoints.path}. Choose another place."
+            )
+        return None
+    named = None if config.resume in (AUTO, NEVER) else str(Path(config.resume))
+    if "://" in config.resume:
+        named = config.resume
+    is_inside = named is not None and _is_inside(named, checkpoints.path)
+    if not (is_inside and attempt == 0):
+        own = checkpoints.newest_whole(warnings.append)
+        if own is not None or named is None:
+            return own
+    assert named is not None
+    return find_checkpoint(named, warnings.append, key="resume")
+
+
+def _is_inside(path: str, folder: str) -> bool:
+    return Path(path).absolute().parent == Path(folder).absolute()
+
+
+@dataclass(kw_only=True)
+class GoingOn:
+    """A checkpoint, checked, and ready to be taken by all training tasks."""
+
+    saved: SavedCheckpoint
+    state: TrainingState
+    with_optimizer: bool
+    stops: bool
+
+    @classmethod
+    def check(
+        cls, saved: SavedCheckpoint, parts: Parts, facts: Facts, folder: RunFolder, config: Config
+    ) -> "GoingOn":
+        """Return how to go on from a checkpoint. The chief calls it, before anything is changed.
+
+        Raises:
+            ConfigError: If it belongs to another model, optimizer or data.
+        """
+        content = saved.state
+        before = content["facts"]
+        if not config.resume_force:
+            refuse_other_run(before, facts, saved.folder)
+        state = TrainingState.from_position(content["position"])
+        steps = before["data"].get("batches an epoch", parts.plan.steps_per_epoch)
+        if steps != parts.plan.steps_per_epoch:  # Only by force: epochs are what counts then.
+            state.batches_seen = state.epochs_done * parts.plan.steps_per_epoch
+            state.step_in_epoch, state.epoch_s = 0, 0.0
+        return cls(
+            saved=saved,
+            state=state,
+            with_optimizer=has_same_optimizer(before, facts),
+            stops=bool(content["stop_training"]) and not _is_completed(folder),
+        )
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Return the rows of metrics.csv of the epochs that have ended."""
+        return list(self.saved.state["rows"])
+
+    def notes(self) -> list[str]:
+        """Return what the user should know, a sentence each."""
+        found = [
+            f"Going on from {self.saved.folder}: epoch {self.state.epochs_done + 1}, "
+            f"batch {self.state.step_in_epoch} of it."
+        ]
+        if not self.with_optimizer:
+            found.append("The optimizer is another one than the checkpoint's, and begins anew.")
+        return found
+
+    def let_all_take_it(self, parts: Parts, trainer: Trainer, keeper: CheckpointKeeper) -> None:
+        """Let the chief's trainer begin at the checkpoint; peers follow with `follow`."""
+        prepare_to_go_on(parts.bridge.all_callbacks)
+        keeper.go_on_after(self.rows(), self.state)
+        content = self.saved.state
+
+        def take() -> None:
+            store = parts.engine.loop.store
+            restore(parts.model, store, self.saved.read, with_optimizer=self.with_optimizer)
+            store.take_from_chief(with_optimizer=True)
+            if self.state.step_in_epoch:
+                parts.engine.loop.restore_sums(self.saved.read_all(SUMS))
+            assert keeper.callbacks is not None
+            keeper.callbacks.restore(content["callbacks"], self.saved.read_all(CALLBACKS))
+            parts.bridge.view.pull()
+            parts.bridge.agree_on_stop(self.stops)
+
+        trainer.go_on_from(self.state, take)
+
+    def as_decision(self) -> Mapping[str, Any]:
+        """Return what peers need to know."""
+        return {"position": self.state.as_position(), "stops": self.stops}
+
+
+def follow(parts: Parts, trainer: Trainer, peers: Peers) -> None:
+    """Begin where the chief begins; every training task but the chief calls it."""
+    decision = peers.agree({})
+    if decision["position"] is None:
+        return
+    state = TrainingState.from_position(decision["position"])
+
+    def take() -> None:
+        parts.engine.loop.store.take_from_chief(with_optimizer=True)
+        if state.step_in_epoch:
+            parts.engine.loop.restore_sums({})
+        parts.bridge.view.pull()
+        parts.bridge.agree_on_stop(decision["stops"])
+
+    trainer.go_on_from(state, take)
+
+
+def _is_completed(folder: RunFolder) -> bool:
+    try:
+        return read_result(folder.result_json)["status"] == COMPLETED
+    except ConfigError:
+        return False
