@@ -12,14 +12,17 @@ import tensorflow as tf
 
 from kdist.assembly.building import Builder
 from kdist.assembly.engine import ROWS_TO_BUILD_ON
-from kdist.assembly.layouts import plan_layout
+from kdist.assembly.layouts import plan_layout, server_contents, server_lines
+from kdist.assembly.row_tables import choose_row_tables
 from kdist.cluster.task import TaskType
 from kdist.config.schema import Config
 from kdist.config.targets import resolve
 from kdist.datasets.npz import npz
+from kdist.distribute.probe import has_own_steps, probe_training_step
 from kdist.distribute.shares import WorkerShare
 from kdist.distribute.step_types import none_if_empty
 from kdist.distribute.structure import analyse, build_on_batch, describe, first_lines
+from kdist.distribute.valueless_tables import release
 from kdist.errors import ConfigError
 from kdist.launch.request import TaskRequest
 from kdist.records.atomic import replacing, write_text_atomically
@@ -63,18 +66,20 @@ def show_model(config: Config, request: TaskRequest) -> None:
     model = builder.model()
     x, y, sample_weight = sources.train.first_batch(ROWS_TO_BUILD_ON)
     y_pred = build_on_batch(model, x, y, none_if_empty(sample_weight))
+    release(model)
     structure = analyse(model, y_pred, carries_seeds=False)
-    layout = plan_layout(config, structure, num_servers=request.spec.num(TaskType.PS))
+    if not has_own_steps(model):
+        probe_training_step(structure, sources.train.element_spec)
+    x_spec, num_servers = sources.train.element_spec[0], request.spec.num(TaskType.PS)
+    notes = choose_row_tables(config, structure, x_spec, values_on_servers=num_servers > 0)
+    layout = plan_layout(config, structure, num_servers=num_servers)
     sys.stdout.write(
         f"model       {structure.num_parameters:,} parameters, "
         f"{structure.parameter_bytes:,} bytes, {len(layout.buckets)} buckets\n"
     )
-    if layout.num_servers > 1:
-        for index, num_bytes in enumerate(layout.bytes_per_server()):
-            sys.stdout.write(
-                f"            ps-{index}: {num_bytes:,} bytes in "
-                f"{len(layout.of_server(index))} buckets\n"
-            )
+    servers = server_contents(structure, layout) if num_servers else ()
+    for line in (*server_lines(servers), *notes):
+        sys.stdout.write(f"            {line}\n")
 
 
 def evaluate(model: keras.Model, folder: Path, config: Config, request: TaskRequest) -> None:

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from kdist.assembly.building import Sources
 from kdist.assembly.engine import Engine
+from kdist.assembly.layouts import server_contents, server_lines
 from kdist.cluster.batch_share import share_bounds
 from kdist.cluster.task import TaskType
 from kdist.cluster.traits import StrategyTraits
@@ -40,6 +41,7 @@ def opening_facts(
             num_shares, _ = shares_and_replicas(config.strategy, spec.num(TaskType.WORKER))
         bounds = [share_bounds(config.data.batch_size, r, num_shares) for r in range(num_shares)]
         rows = tuple(hi - lo if has_vote else 0 for lo, hi, has_vote in bounds)
+    servers = server_contents(engine.structure, engine.layout) if spec.num(TaskType.PS) else ()
     kind = "accelerator" if request.accelerators else "CPU"
     per_task = max(1, request.num_devices)
     return OpeningFacts(
@@ -54,7 +56,8 @@ def opening_facts(
         per_replica_batch_sizes=rows or (config.data.batch_size,) * num_replicas,
         num_parameters=engine.structure.num_parameters,
         parameter_bytes=engine.structure.parameter_bytes,
-        store_lines=_store_lines(engine),
+        store_lines=server_lines(servers) or (f"{len(engine.layout.buckets)} buckets",),
+        servers=servers,
         train_examples=sources.train.num_examples,
         validation_examples=sources.validation.num_examples if sources.validation else None,
         steps_per_epoch=plan.steps_per_epoch,
@@ -64,14 +67,4 @@ def opening_facts(
         if is_clustered
         else (),
         notes=tuple(notes),
-    )
-
-
-def _store_lines(engine: Engine) -> tuple[str, ...]:
-    layout = engine.layout
-    if layout.num_servers == 1:
-        return (f"{len(layout.buckets)} buckets",)
-    return tuple(
-        f"ps-{index}: {num_bytes / 1024:,.0f} KiB in {len(layout.of_server(index))} buckets"
-        for index, num_bytes in enumerate(layout.bytes_per_server())
     )

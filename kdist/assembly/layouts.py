@@ -1,13 +1,17 @@
 """The buckets of a built model, as the configuration wants them."""
 
+from collections.abc import Sequence
+
 import tensorflow as tf
 
 from kdist.config.schema import Config
 from kdist.distribute import keras_adapter
 from kdist.distribute.bucket_plan import FLAT_BUCKET_BYTES, SERVER_BUCKET_BYTES, plan_buckets
-from kdist.distribute.layout import BucketLayout, VariableInfo
+from kdist.distribute.layout import Bucket, BucketLayout, VariableInfo
 from kdist.distribute.optimizer import can_flatten, inner_optimizer
 from kdist.distribute.structure import ModelStructure
+from kdist.training.report.facts import Block, ServerContents
+from kdist.training.report.formats import bytes_text
 
 
 def plan_layout(config: Config, structure: ModelStructure, *, num_servers: int) -> BucketLayout:
@@ -39,3 +43,41 @@ def variable_infos(structure: ModelStructure) -> list[VariableInfo]:
         )
         for index, variable in enumerate(structure.trainable)
     ]
+
+
+def server_contents(structure: ModelStructure, layout: BucketLayout) -> tuple[ServerContents, ...]:
+    """Return what each parameter server holds."""
+    return tuple(
+        ServerContents(
+            name=f"ps-{index}",
+            blocks=tuple(
+                Block(label=_label(structure, bucket), num_bytes=bucket.num_bytes)
+                for bucket in (layout.buckets[i] for i in layout.of_server(index))
+            ),
+        )
+        for index in range(layout.num_servers)
+    )
+
+
+def server_lines(servers: Sequence[ServerContents]) -> tuple[str, ...]:
+    """Return one line a server: its bytes, its buckets and its largest one."""
+    lines = []
+    for server in servers:
+        line = f"{server.name}: {bytes_text(server.num_bytes)} in {len(server.blocks)} buckets"
+        if server.blocks:
+            largest = max(server.blocks, key=lambda block: block.num_bytes)
+            line += f", the largest {bytes_text(largest.num_bytes)} ({largest.label})"
+        lines.append(line)
+    return tuple(lines)
+
+
+def _label(structure: ModelStructure, bucket: Bucket) -> str:
+    if len(bucket.members) > 1:
+        return f"{len(bucket.members)} variables"
+    member = bucket.members[0]
+    path = structure.trainable[member.variable_index].path
+    if member.rows is None:
+        return path
+    if member.rows.step == 1:
+        return f"{path}[{member.rows.first}:{member.rows.stop}]"
+    return f"{path}[{member.rows.first}::{member.rows.step}]"

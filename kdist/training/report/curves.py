@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kdist.training.best import best_of
-from kdist.training.report.formats import metric_text, printable
+from kdist.training.report.formats import escaped, metric_text
 from kdist.training.report.metrics_csv import Row, read_metrics
 
 if TYPE_CHECKING:
@@ -125,10 +125,10 @@ def _draw(rows: Sequence[Row], panels: Sequence[Panel], *, title: str, best: dic
         if index + num_columns >= len(panels):
             axes.set_xlabel("epoch")
             axes.tick_params(labelbottom=True)
-    heading = [_escaped(title)] if title else []
+    heading = [escaped(title)] if title else []
     if best is not None:
         heading.append(
-            f"best epoch {best['epoch']}: {_escaped(best['monitor'])} {metric_text(best['value'])}"
+            f"best epoch {best['epoch']}: {escaped(best['monitor'])} {metric_text(best['value'])}"
         )
     figure.suptitle("   |   ".join(heading), fontsize=11)
     picture = io.BytesIO()
@@ -169,7 +169,7 @@ def _draw_panel(axes: "Axes", epochs: Sequence[int], panel: Panel, best: dict | 
             )  # fmt: skip
     if panel.is_log:
         axes.set_yscale("log")
-    axes.set_title(_escaped(panel.title.replace("_", " ")), fontsize=10, loc="left")
+    axes.set_title(escaped(panel.title.replace("_", " ")), fontsize=10, loc="left")
     if panel.not_finite_from is not None:
         text = f"not finite from epoch {panel.not_finite_from}"
         axes.set_title(text, fontsize=9, loc="right", color="#b00020")
@@ -182,8 +182,3 @@ def _draw_panel(axes: "Axes", epochs: Sequence[int], panel: Panel, best: dict | 
     axes.spines[["top", "right"]].set_visible(False)
     if lines and not is_rate:
         axes.legend(frameon=False, fontsize=8)
-
-
-def _escaped(text: str) -> str:
-    """Return `text` safe from matplotlib's mathematics mode."""
-    return printable(text).replace("$", r"\$")

@@ -25,6 +25,27 @@ class Terminal(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Block:
+    """What lies together on a server: a large variable, rows of one, or many small ones."""
+
+    label: str
+    num_bytes: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServerContents:
+    """One parameter server and what it holds."""
+
+    name: str
+    blocks: tuple[Block, ...]
+
+    @property
+    def num_bytes(self) -> int:
+        """Return the bytes of all values, without optimizer slots."""
+        return sum(block.num_bytes for block in self.blocks)
+
+
+@dataclass(frozen=True, kw_only=True)
 class OpeningFacts:
     """What is known before the first step.
 
@@ -39,6 +60,7 @@ class OpeningFacts:
         num_parameters: Trainable and non-trainable numbers of the model.
         parameter_bytes: Their size.
         store_lines: Where the parameters live, one line a server or bucket group.
+        servers: Every parameter server with what it holds; empty where there are none.
         train_examples: Training examples in one epoch; `None` where nobody can know.
         validation_examples: The same for validation; `None` also without validation.
         steps_per_epoch: Batches an epoch; `None` where nobody can know.
@@ -58,6 +80,7 @@ class OpeningFacts:
     num_parameters: int
     parameter_bytes: int
     store_lines: tuple[str, ...] = ()
+    servers: tuple[ServerContents, ...] = ()
     train_examples: int | None
     validation_examples: int | None = None
     steps_per_epoch: int | None

@@ -80,3 +80,8 @@ def printable(text: str) -> str:
     if one_line.isprintable():
         return one_line
     return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in one_line)
+
+
+def escaped(text: str) -> str:
+    """Return `text` safe from matplotlib's mathematics mode."""
+    return printable(text).replace("$", r"\$")

@@ -10,8 +10,9 @@ from typing import Any
 from kdist.training.best import best_of
 from kdist.training.report.console import ConsoleReport
 from kdist.training.report.curves import write_curves
-from kdist.training.report.facts import EpochFacts, OpeningFacts, ProgressFacts
+from kdist.training.report.facts import EpochFacts, OpeningFacts, ProgressFacts, ServerContents
 from kdist.training.report.metrics_csv import MetricsCsv, Row
+from kdist.training.report.placement import write_placement
 from kdist.training.report.tensorboard import TensorBoardLog
 
 # What writing a file, and reading back what others wrote there, can come to.
@@ -42,6 +43,7 @@ class RunReport:
         self._tensorboard = TensorBoardLog(tensorboard)
         self._rows: list[dict[str, Any]] = []
         self._title = ""
+        self._servers: tuple[ServerContents, ...] = ()
         self._given_up: set[str] = set()
         self.warnings: list[str] = []
 
@@ -72,7 +74,7 @@ class RunReport:
 
     def opening(self, facts: OpeningFacts) -> None:
         """Show what is known before the first step."""
-        self._title = facts.mode_line
+        self._title, self._servers = facts.mode_line, facts.servers
         self._console.opening(facts)
 
     def status(self, text: str) -> None:
@@ -100,7 +102,7 @@ class RunReport:
         return best_of(self._rows, monitor, mode)
 
     def finish(self, monitor: str | None = None, mode: str = "auto") -> None:
-        """Draw curves.png and end the TensorBoard files; after a failure too."""
+        """Draw curves.png and placement.png, end the TensorBoard files; after a failure too."""
         self._try("TensorBoard's files", self._tensorboard.close)
         self._try(
             self._png_path,
@@ -109,6 +111,13 @@ class RunReport:
             ),
             errors=_DRAWING_ERRORS,
         )
+        placement = self._png_path.with_name("placement.png")
+        if self._servers:
+            self._try(
+                placement,
+                lambda: write_placement(self._servers, placement, title=self._title),
+                errors=_DRAWING_ERRORS,
+            )
 
     def closing(self, result: Mapping[str, Any]) -> None:
         """Show how the run ended, from the content of result.json."""
