@@ -106,7 +106,12 @@ class ChiefLink:
             )
 
     def leave(self, exit_code: int, *, has_ended: bool) -> None:
-        """Wait for the others to finish (if all went well), then tell how the run ended."""
+        """Wait for the others to finish (if all went well), then tell how the run ended.
+
+        Only the first call counts.
+        """
+        if self._is_over:
+            return
         self._is_over = True
         try:
             if has_ended and len(self._traits.trains_on) > 1:

@@ -1,5 +1,6 @@
 """Between-graph replication in a task: its own server, its own loop, and how it compares itself."""
 
+import contextlib
 import json
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -23,6 +24,16 @@ from kdist.distribute.strategies import start_server
 from kdist.distribute.structure import ModelStructure
 from kdist.launch.request import TaskRequest
 from kdist.training.trainer import TrainingPlan
+
+
+class _RunEnded(Exception):
+    """The chief has ended the run, and well, while this task was on its way to follow it."""
+
+
+def _check(cluster: ClusterLink) -> None:
+    cluster.check()
+    if isinstance(cluster, PeerLink) and cluster.has_ended:
+        raise _RunEnded
 
 
 class Client:
@@ -75,7 +86,7 @@ class Client:
             )
             self._loop = BetweenGraphLoop(
                 worker,
-                check_cluster=cluster.check,
+                check_cluster=lambda: _check(cluster),
                 num_lost=lambda: cluster.num_workers_lost,
                 start_timeout_s=config.cluster.start_timeout_s,
                 names=self._names.__getitem__,
@@ -98,13 +109,14 @@ class Client:
         assert self._loop is not None and isinstance(cluster, PeerLink)
         signals.begin(cluster.ask_to_stop)
         task, chief = self._request.task, self._request.spec.chief
-        self._loop.follow(
-            str(chief),
-            compare=lambda notes: refuse_other_facts(
-                self._facts, json.loads(notes), task=task, chief=chief
-            ),
-            on_ready=on_ready,
-        )
+        with contextlib.suppress(_RunEnded):
+            self._loop.follow(
+                str(chief),
+                compare=lambda notes: refuse_other_facts(
+                    self._facts, json.loads(notes), task=task, chief=chief
+                ),
+                on_ready=on_ready,
+            )
         return EXIT_CODES.get(signals.reason or "", 0)
 
     def close(self) -> None:

@@ -40,6 +40,7 @@ class PeerLink:
         self._has_error = threading.Event()
         self._notice_s = config.cluster.heartbeat_timeout_s + NOTICE_MARGIN_S
         self._is_over = False
+        self.has_ended = False
         self._control = ControlPeer(
             spec,
             task,
@@ -99,6 +100,7 @@ class PeerLink:
             self._give_up(error)
 
     def _ended(self, exit_code: int) -> None:
+        self.has_ended = True
         if exit_code != 0 and not self._is_over:
             error = ChiefEndedError(
                 f"{self._chief} ended the run with exit code {exit_code}.", exit_code

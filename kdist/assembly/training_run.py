@@ -89,11 +89,13 @@ class TrainingRun:
             ConfigError: If the folder holds a run that must not go on.
         """
         is_finished = False
-        if self._cluster.is_chief and not self._traits.has_followers:
+        if self._cluster.is_chief:
             is_finished = decide(wish_of(self._request, self._config)) is Start.FINISHED
             if is_finished:
                 sys.stdout.write(finished_text(Path(self._request.run_dir)) + "\n")
         if not self._traits.has_peers:
+            if is_finished:
+                self._cluster.leave(0, has_ended=False)  # Followers have nothing to wait for.
             return is_finished
         return bool(self._cluster.agree({"is_finished": is_finished})["is_finished"])
 
