@@ -34,6 +34,7 @@ def make_coordinator_loop(
             layout,
             source=source,
             num_workers=num_workers,
+            max_staleness=config.strategy.max_staleness,
             jit_compile=config.jit_compile,
             check_cluster=check_cluster,
         )

@@ -11,7 +11,12 @@ from typing import Any
 import tensorflow as tf
 
 from kdist.distribute.aggregation import Aggregation
-from kdist.distribute.coordinator_loop import POLL_S, PROGRESS_EVERY_S, CoordinatorLoop
+from kdist.distribute.coordinator_loop import (
+    POLL_S,
+    PROGRESS_EVERY_S,
+    CoordinatorLoop,
+    worker_index,
+)
 from kdist.distribute.data.array_source import ArraySource
 from kdist.distribute.data.source import BatchSource
 from kdist.distribute.inner_loop import OnProgress
@@ -131,10 +136,7 @@ class AggregatingLoop(CoordinatorLoop):
             else:
                 assert isinstance(self._source, ArraySource)
                 reader = ArrayReader(self._source, arrays)
-            worker = tf.cast(
-                tf.distribute.coordinator.experimental_get_current_worker_index(), tf.int64
-            )
-            return self._share_step.run(replica, stretch, worker, reader, frozen)
+            return self._share_step.run(replica, stretch, worker_index(), reader, frozen)
 
         return turns
 

@@ -45,18 +45,18 @@ class Aggregation:
         self.num_shares = num_shares
         self.num_replicas = num_replicas
         self.batch_size = batch_size
-        first = store.servers[0].device
-        with tf.device(first):
-            dealing = share_dealer.first_dealing(num_shares, num_replicas)
-            self.dealing = tf.Variable(share_dealer.packed(dealing))
-            self._turns = tf.queue.FIFOQueue(
-                _NO_LIMIT, [tf.int64], [[]], shared_name=f"kdist_turns_{next(_numbers)}"
-            )
-        self._staged = {
-            index: self._create_staged(index)
-            for index, server in enumerate(store.servers)
-            if server.bucket_indices or index == 0
-        }
+        with store.scope():
+            with tf.device(store.servers[0].device):
+                dealing = share_dealer.first_dealing(num_shares, num_replicas)
+                self.dealing = tf.Variable(share_dealer.packed(dealing), trainable=False)
+                self._turns = tf.queue.FIFOQueue(
+                    _NO_LIMIT, [tf.int64], [[]], shared_name=f"kdist_turns_{next(_numbers)}"
+                )
+            self._staged = {
+                index: self._create_staged(index)
+                for index, server in enumerate(store.servers)
+                if server.bucket_indices or index == 0
+            }
         replicas = tf.TensorSpec([num_shares], tf.int64)
         square = tf.TensorSpec([], tf.float32)
         packet = self._staged[0].packets.spec
@@ -203,16 +203,27 @@ class Aggregation:
             staged = self._staged[0].stage(replica, ticket, packet)
             with tf.control_dependencies([staged]):
                 dealing, verdict = share_dealer.offered(self._unpacked(), replica, ticket)
+                counted = self._count(verdict, worker)
             dealing, answer = share_dealer.dealt(dealing, replica, stretch)
             done = [
                 self.dealing.assign(share_dealer.packed(dealing), read_value=False),
                 self._turns.enqueue_many(tf.zeros([verdict.num_woken], tf.int64)),
+                counted,
             ]
             with tf.control_dependencies(done):
                 return tf.identity(answer)
 
         answer: Any = self.store.servers[0].lock.execute(offer)
         return self._when_ready(answer, replica, stretch)
+
+    def _count(self, verdict: share_dealer.Verdict, worker: Any) -> Any:
+        contributions = self.store.tallies.contributions
+
+        def take() -> tf.Tensor:
+            contributions.take(update=verdict.step, unit=verdict.unit, worker=worker, staleness=0)
+            return tf.constant(0)
+
+        return tf.cond(verdict.is_accepted, take, contributions.drop)
 
     def _deal(self, replica: Any, stretch: Any) -> Any:
         def deal() -> tf.Tensor:

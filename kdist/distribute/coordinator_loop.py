@@ -42,6 +42,7 @@ class CoordinatorLoop:
         *,
         source: BatchSource,
         num_workers: int,
+        max_staleness: int | None = None,
         jit_compile: bool = False,
         check_cluster: Callable[[], None] = lambda: None,
     ):
@@ -53,6 +54,8 @@ class CoordinatorLoop:
             layout: Buckets dealt to the parameter servers.
             source: The training data.
             num_workers: Workers that train.
+            max_staleness: Most updates that may have been applied since a step began to read;
+                what is older is computed again. `None` for any.
             jit_compile: Whether XLA compiles the compute.
             check_cluster: Called while waiting; raises when waiting has no sense any more.
         """
@@ -66,6 +69,7 @@ class CoordinatorLoop:
             batch_spec=source.element_spec,
             jit_compile=jit_compile,
             compute_device=_accelerator_of(num_workers),
+            max_staleness=max_staleness,
         )
         self.store = self._step.store
         self.logs = EpochLogs(structure, self._step.aux)
@@ -153,25 +157,31 @@ class CoordinatorLoop:
         @tf.function
         def dispatch(iterator: Any, first_step: tf.Tensor) -> tf.Tensor:
             arrays, frozen = self._data.open(iterator)
+            worker = worker_index()
             if num_blocks > 0:
                 for block in tf.range(num_blocks):
                     start = first_step + tf.cast(block, tf.int64) * UNROLLED_STEPS
-                    self._run_steps(start, UNROLLED_STEPS, arrays, frozen)
-            self._run_steps(first_step + num_blocks * UNROLLED_STEPS, rest, arrays, frozen)
+                    self._run_steps(start, UNROLLED_STEPS, arrays, frozen, worker)
+            last = first_step + num_blocks * UNROLLED_STEPS
+            self._run_steps(last, rest, arrays, frozen, worker)
             return tf.constant(0)
 
         return dispatch
 
     @_PLAIN
-    def _run_steps(self, first_step: tf.Tensor, num_steps: int, arrays: Any, frozen: Any) -> None:
+    def _run_steps(
+        self, first_step: tf.Tensor, num_steps: int, arrays: Any, frozen: Any, worker: Any
+    ) -> None:
         for index in range(num_steps):
             step_id = first_step + index
-            self._step.train(step_id, _gather(self._source, arrays, step_id), frozen)
+            batch = _gather(self._source, arrays, step_id)
+            self._step.train(step_id, batch, frozen, worker=worker)
 
     def _trace_fed_dispatch(self) -> Any:
         @tf.function
         def dispatch(iterator: Any, step_id: tf.Tensor, batch: Any) -> tf.Tensor:
-            self._step.train(step_id, batch, self._data.open(iterator)[1])
+            frozen = self._data.open(iterator)[1]
+            self._step.train(step_id, batch, frozen, worker=worker_index())
             return tf.constant(0)
 
         return dispatch
@@ -265,6 +275,12 @@ def _gather(source: BatchSource, arrays: Any, batch_index: tf.Tensor) -> Any:
     assert isinstance(source, ArraySource)
     rows = source.rows_of(batch_index)
     return (*source.gather(arrays, rows), tf.shape(rows, out_type=tf.int64)[0])
+
+
+def worker_index() -> tf.Tensor:
+    """Return the index of the worker that a dispatch runs on, an int64 scalar."""
+    index: Any = tf.distribute.coordinator.experimental_get_current_worker_index()
+    return tf.cast(index, tf.int64)
 
 
 def _accelerator_of(num_workers: int) -> str | None:

@@ -17,7 +17,13 @@ class ServerUpdate:
     """The updates of one server; the first one has tallies as well."""
 
     def __init__(
-        self, server: Server, aux: AuxLayout, *, scales_loss: bool, tallies: Tallies | None
+        self,
+        server: Server,
+        aux: AuxLayout,
+        *,
+        scales_loss: bool,
+        tallies: Tallies | None,
+        max_staleness: int | None = None,
     ):
         """Hold what an update needs.
 
@@ -26,11 +32,14 @@ class ServerUpdate:
             aux: The layout of the vector that the first server is sent.
             scales_loss: Whether a loss scale moves with the updates.
             tallies: Of the first server; `None` for the others.
+            max_staleness: Most updates since a step began to read; the first server refuses what
+                is older.
         """
         self._server = server
         self._aux = aux
         self._scales_loss = scales_loss
         self._tallies = tallies
+        self._max_staleness = max_staleness
 
     def traced(self) -> Any:
         """Return `apply` as a concrete function of a packet."""
@@ -39,15 +48,39 @@ class ServerUpdate:
         )
 
     def apply(self, packet: Packet) -> tf.Tensor:
-        """Take a packet unless its step id has been applied; call it under the lock."""
+        """Take a packet unless its step id has been applied; call it under the lock.
+
+        Returns:
+            Whether its step has been applied now, a bool scalar: it is not if it was too old.
+        """
         server = self._server
         with tf.device(server.device):
             push = server.packets.unpack(packet)
             slot = push.step_id % WINDOW
             fresh = tf.not_equal(tf.gather(server.applied, slot), push.step_id)
-            tf.cond(fresh, lambda: self.take(push), _nothing)
-            server.applied.scatter_nd_update([[slot]], [push.step_id])
-            return tf.constant(0)
+            if self._tallies is None or self._max_staleness is None:
+                tf.cond(fresh, lambda: self._take_and_count(push), _nothing)
+                server.applied.scatter_nd_update([[slot]], [push.step_id])
+                return tf.constant(True)
+            too_old = self._tallies.num_applied - push.version > self._max_staleness
+            is_refused = tf.logical_and(fresh, too_old)
+            is_new = tf.logical_and(fresh, tf.logical_not(too_old))
+            tf.cond(is_new, lambda: self._take_and_count(push), _nothing)
+            tf.cond(is_refused, self._tallies.contributions.drop, _nothing)
+            last = tf.where(is_refused, tf.gather(server.applied, slot), push.step_id)
+            server.applied.scatter_nd_update([[slot]], [last])
+            return tf.logical_not(is_refused)
+
+    def _take_and_count(self, push: Push) -> tf.Tensor:
+        if self._tallies is not None:
+            update = tf.convert_to_tensor(self._tallies.num_applied)
+            self._tallies.contributions.take(
+                update=update,
+                unit=push.step_id,
+                worker=push.worker,
+                staleness=update - push.version,
+            )
+        return self.take(push)
 
     def take(self, push: Push) -> tf.Tensor:
         """Update buckets, slots, counters and tallies once, whatever the step id says.

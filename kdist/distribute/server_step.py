@@ -32,6 +32,7 @@ class ServerStep:
         jit_compile: bool = False,
         compute_device: str | None = None,
         scope: Scope = contextlib.nullcontext,
+        max_staleness: int | None = None,
     ):
         """Create the store on the servers and trace the compute.
 
@@ -43,6 +44,8 @@ class ServerStep:
             compute_device: Where a worker computes, such as "/device:GPU:0"; `None` lets
                 TensorFlow choose.
             scope: Makes the context that the store's variables are created in.
+            max_staleness: Most updates that may have been applied since a step began to read;
+                what is older is computed again. `None` for any.
         """
         self._compute_device = compute_device
         self.structure = structure
@@ -50,30 +53,45 @@ class ServerStep:
         self._compute = StepCompute(structure, layout, lookups=self._lookups)
         self.aux = self._compute.aux
         devices = [f"/job:ps/replica:0/task:{i}/device:CPU:0" for i in range(layout.num_servers)]
-        self.store = ServerStore(structure, layout, self.aux, devices, scope=scope)
+        self.store = ServerStore(
+            structure, layout, self.aux, devices, scope=scope, max_staleness=max_staleness
+        )
         self._rows = RowExchange(self._compute, layout, self.store.look_up)
         self._value_specs = value_specs(structure, layout, self._lookups)
         self._share_specs = share_specs(structure, batch_spec)
         self._train_fn = tf.function(
             self._compute.train, jit_compile=jit_compile, autograph=False
-        ).get_concrete_function(
-            self._value_specs, self._share_specs, tf.TensorSpec([], tf.float32)
-        )
+        ).get_concrete_function(self._value_specs, self._share_specs, tf.TensorSpec([], tf.float32))
         self._denominators_fn: Any = None
         self._evaluate_fn: Any = None
 
     @_PLAIN
-    def train(self, step_id: tf.Tensor, batch: Any, frozen: Any) -> None:
-        """Run one training step.
+    def train(self, step_id: tf.Tensor, batch: Any, frozen: Any, *, worker: Any = 0) -> None:
+        """Run one training step; compute it again for as long as it comes too late.
 
         Args:
             step_id: int64 scalar; servers take each id once.
             batch: `(x, y, sample_weight, num_rows)` tensors.
             frozen: Values of the variables that no step writes.
+            worker: Index of the worker, for the records.
         """
-        seeds = step_seeds(self.structure, step_id, 0)
-        gradients, aux, scale = self.contribution(self.whole(batch), seeds, frozen)
-        self.store.push(step_id, gradients, aux, scale)
+        share, seeds = self.whole(batch), step_seeds(self.structure, step_id, 0)
+
+        def attempt() -> tf.Tensor:
+            version = self.store.read_version()
+            with tf.control_dependencies([version]):
+                gradients, aux, scale = self.contribution(share, seeds, frozen)
+            return self.store.push(step_id, gradients, aux, scale, version=version, worker=worker)
+
+        if self.store.max_staleness is None:
+            attempt()
+            return
+        tf.while_loop(
+            tf.logical_not,
+            lambda is_taken: (attempt(),),
+            (tf.constant(False),),
+            parallel_iterations=1,
+        )
 
     @_PLAIN
     def contribution(

@@ -24,6 +24,7 @@ from kdist.distribute.servers import (
     create_tallies,
     refuse_unsplittable,
 )
+from kdist.distribute.spilled import KeptTable
 from kdist.distribute.step_types import AuxLayout
 from kdist.distribute.store import unpack_states
 from kdist.distribute.structure import ModelStructure
@@ -44,6 +45,7 @@ class ServerStore:
         devices: Sequence[str],
         *,
         scope: Scope = contextlib.nullcontext,
+        max_staleness: int | None = None,
     ):
         """Create every variable on its server.
 
@@ -55,6 +57,8 @@ class ServerStore:
             scope: Makes the context that variables are created in: a graph that a session will
                 run, say. Functions are traced outside of it, since there is no other way to make
                 Keras' code trace what it says: in a graph `==` compares tensors by identity.
+            max_staleness: Most updates that may have been applied since a step began to read;
+                what is older is refused. `None` for any.
 
         Raises:
             ConfigError: If the optimizer cannot be split over servers.
@@ -72,6 +76,7 @@ class ServerStore:
         needs_all = len(devices) > 1 or layout.has_row_tables
         self._global_clipnorm = inner.global_clipnorm if needs_all else None
         changes = {"global_clipnorm": None} if self._global_clipnorm else {}
+        self.max_staleness = max_staleness
         self.scope = scope
         with scope():
             self.servers = create_servers(structure, layout, aux, devices, changes)
@@ -90,6 +95,7 @@ class ServerStore:
             self.aux,
             scales_loss=self._scales_loss,
             tallies=self.tallies if server_index == 0 else None,
+            max_staleness=self.max_staleness,
         )
 
     # inside a step, on a worker
@@ -140,23 +146,56 @@ class ServerStore:
             return tf.identity(scale)
         return tf.constant(self._static_scale or 1.0, tf.float32)
 
+    def read_version(self) -> tf.Tensor:
+        """Return how many updates there are, an int64 scalar; read it before the values."""
+        with tf.device(self.servers[0].device):
+            version = tf.convert_to_tensor(self.num_applied)
+        return tf.identity(version)
+
     def push(
-        self, step_id: tf.Tensor, gradients: Sequence[Any], aux: tf.Tensor, loss_scale: tf.Tensor
-    ) -> None:
+        self,
+        step_id: tf.Tensor,
+        gradients: Sequence[Any],
+        aux: tf.Tensor,
+        loss_scale: tf.Tensor,
+        *,
+        version: Any,
+        worker: Any,
+    ) -> tf.Tensor:
         """Send one step's contribution to all servers, each under its lock.
+
+        With `max_staleness` the first server decides, and the others are sent what it takes.
 
         Args:
             step_id: int64 scalar; a server that has applied it takes nothing.
             gradients: By bucket, in layout order, of the scaled loss.
             aux: The vector of `AuxLayout`.
             loss_scale: What `read_loss_scale` returned for this step.
+            version: What `read_version` returned for this step.
+            worker: Index of the worker.
+
+        Returns:
+            Whether the step is applied now, a bool scalar: it is not if it was too old.
         """
         gradients, finite = self.without_loss_scale(gradients, loss_scale)
         if self.global_clipnorm:
             gradients, _ = tf.clip_by_global_norm(list(gradients), self.global_clipnorm)
-        for index, server in enumerate(self.servers):
-            mine = [gradients[i] for i in server.bucket_indices]
-            self.push_to(index, Push(step_id, finite, mine, aux))
+
+        def push_to(index: int) -> tf.Tensor:
+            mine = [gradients[i] for i in self.servers[index].bucket_indices]
+            return self.push_to(index, Push(step_id, finite, mine, aux, worker, version))
+
+        def push_to_others() -> tf.Tensor:
+            sent = [push_to(index) for index in range(1, len(self.servers))]
+            with tf.control_dependencies(sent):
+                return tf.constant(0)
+
+        is_taken = push_to(0)
+        if self.max_staleness is None:
+            push_to_others()
+        else:
+            tf.cond(is_taken, push_to_others, lambda: tf.constant(0))
+        return is_taken
 
     def without_loss_scale(
         self, gradients: Sequence[Any], loss_scale: tf.Tensor
@@ -175,12 +214,16 @@ class ServerStore:
         # The servers' optimizers divide by a static scale afterwards.
         return self._global_clipnorm * (self._static_scale or 1.0)
 
-    def push_to(self, server_index: int, push: Push) -> None:
-        """Send one server its part of a step; it takes the part under its lock, once."""
+    def push_to(self, server_index: int, push: Push) -> tf.Tensor:
+        """Send one server its part of a step; it takes the part under its lock, once.
+
+        Returns:
+            Whether the step is applied now, a bool scalar.
+        """
         server = self.servers[server_index]
-        if server.bucket_indices or server_index == 0:
-            packet = server.packets.pack(push)
-            self._locked(server, server.apply_fn, packet)
+        if not server.bucket_indices and server_index != 0:
+            return tf.constant(True)
+        return tf.identity(self._locked(server, server.apply_fn, server.packets.pack(push)))
 
     @tf.autograph.experimental.do_not_convert
     def record_evaluation(self, evaluation_id: tf.Tensor, logged: tf.Tensor) -> None:
@@ -188,10 +231,10 @@ class ServerStore:
         self._locked(self.servers[0], self._record_fn, evaluation_id, logged)
 
     @staticmethod
-    def _locked(server: Server, function: Callable[..., Any], *args: Any) -> None:
+    def _locked(server: Server, function: Callable[..., Any], *args: Any) -> Any:
         with tf.device(server.device):
             local = tf.nest.map_structure(tf.identity, args, expand_composites=True)
-            server.lock.execute(lambda: function(*local))
+            return server.lock.execute(lambda: function(*local))
 
     # on the coordinator, between stretches of steps
 
@@ -207,6 +250,11 @@ class ServerStore:
         """Take over what somebody wrote into the model; return whether anything differed."""
         self.num_model_reads += 1
         return server_values.read_from_model(self)
+
+    @property
+    def kept_tables(self) -> list[KeptTable]:
+        """Return the tables whose values the model is never given."""
+        return server_values.kept_tables(self)
 
     def take_from_chief(self, *, with_optimizer: bool = False) -> None:
         """The chief is the only task that runs the outer loop, and the servers hold its values."""

@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from kdist.distribute import keras_adapter
 from kdist.distribute.bucket_values import bucket_value
+from kdist.distribute.contributions import Contributions
 from kdist.distribute.layout import Bucket, BucketLayout, Rows
 from kdist.distribute.optimizer import (
     StoreOptimizer,
@@ -53,6 +54,7 @@ class Tallies:
         num_applied: Steps applied since the store was made.
         evaluation_sums: The same as `sums`, of the evaluation under way.
         evaluated: Ids of evaluated batches, by their place in the window.
+        contributions: Who contributed what.
     """
 
     states: tf.Variable
@@ -60,6 +62,7 @@ class Tallies:
     num_applied: tf.Variable
     evaluation_sums: tf.Variable
     evaluated: tf.Variable
+    contributions: Contributions
 
 
 def refuse_unsplittable(template: keras.optimizers.Optimizer, num_servers: int) -> None:
@@ -176,4 +179,5 @@ def create_tallies(structure: ModelStructure, aux: AuxLayout, device: str) -> Ta
             num_applied=tf.Variable(tf.constant(0, tf.int64), trainable=False),
             evaluation_sums=tf.Variable(tf.zeros([aux.num_logged], tf.float64), trainable=False),
             evaluated=tf.Variable(tf.fill([WINDOW], tf.constant(-1, tf.int64))),
+            contributions=Contributions(),
         )

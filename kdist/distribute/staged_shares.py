@@ -54,11 +54,13 @@ class StagedShares:
         self._global_clipnorm = global_clipnorm
         spec = self.packets.spec
         with tf.device(server.device):
-            self._vectors = tf.Variable(tf.zeros([num_replicas, *spec.vector.shape]))
+            self._vectors = tf.Variable(
+                tf.zeros([num_replicas, *spec.vector.shape]), trainable=False
+            )
             self._others = [_Places(one, num_replicas) for one in spec.others]
-            self._tickets = tf.Variable(tf.zeros([num_replicas], tf.int64))
-            self.version = tf.Variable(tf.constant(0, tf.int64))
-            self._square = tf.Variable(tf.zeros([]))
+            self._tickets = tf.Variable(tf.zeros([num_replicas], tf.int64), trainable=False)
+            self.version = tf.Variable(tf.constant(0, tf.int64), trainable=False)
+            self._square = tf.Variable(tf.zeros([]), trainable=False)
 
     def stage(self, replica: Any, ticket: Any, packet: Packet) -> tf.Tensor:
         """Keep a replica's share; what came first under a ticket, or under a later one, stays."""
@@ -137,18 +139,15 @@ class _Places:
 
     def __init__(self, spec: Any, num_replicas: int):
         self._spec = spec
+        self._parts = tf.nest.flatten(spec, expand_composites=True)
         self._is_sparse = isinstance(spec, tf.IndexedSlicesSpec)
         if not self._is_sparse:
-            self._dense = tf.Variable(tf.zeros([num_replicas, *spec.shape], spec.dtype))
-            return
-        shape, dtype = spec._shape, spec._dtype
-        self._shape = tf.constant(shape.as_list(), tf.int64)
-        self._rows = [
-            (
-                tf.Variable(tf.zeros([0, *shape[1:]], dtype), shape=[None, *shape[1:]]),
-                tf.Variable(tf.zeros([0], tf.int64), shape=[None]),
+            self._dense = tf.Variable(
+                tf.zeros([num_replicas, *spec.shape], spec.dtype), trainable=False
             )
-            for _ in range(num_replicas)
+            return
+        self._rows = [
+            [_grown_from_nothing(part) for part in self._parts] for _ in range(num_replicas)
         ]
 
     def write(self, replica: Any, value: Any) -> None:
@@ -156,27 +155,36 @@ class _Places:
             self._dense.scatter_nd_update([[replica]], [value])
             return
 
-        def writer(values: tf.Variable, ids: tf.Variable) -> Any:
+        def writer(variables: Sequence[tf.Variable]) -> Any:
             def write() -> tf.Tensor:
-                values.assign(value.values)
-                ids.assign(value.indices)
+                flat = tf.nest.flatten(value, expand_composites=True)
+                for variable, part in zip(variables, flat, strict=True):
+                    variable.assign(part)
                 return tf.constant(0)
 
             return write
 
-        tf.switch_case(tf.cast(replica, tf.int32), [writer(*pair) for pair in self._rows])
+        tf.switch_case(tf.cast(replica, tf.int32), [writer(v) for v in self._rows])
 
     def read(self, replica: Any) -> Any:
         if not self._is_sparse:
             return tf.gather(self._dense, replica)
 
-        def reader(values: tf.Variable, ids: tf.Variable) -> Any:
-            return lambda: (tf.convert_to_tensor(values), tf.convert_to_tensor(ids))
+        def reader(variables: Sequence[tf.Variable]) -> Any:
+            return lambda: [tf.convert_to_tensor(variable) for variable in variables]
 
-        values, ids = tf.switch_case(
-            tf.cast(replica, tf.int32), [reader(*pair) for pair in self._rows]
-        )
-        return tf.IndexedSlices(values, ids, self._shape)
+        flat: Any = tf.switch_case(tf.cast(replica, tf.int32), [reader(v) for v in self._rows])
+        flat = [tf.ensure_shape(v, s.shape) for v, s in zip(flat, self._parts, strict=True)]
+        return tf.nest.pack_sequence_as(self._spec, flat, expand_composites=True)
+
+
+def _grown_from_nothing(spec: tf.TensorSpec) -> tf.Variable:
+    """Return a variable for tensors of a spec whose first axis has any length.
+
+    Its shape is left open: with a shape known in part, TensorFlow 2.21 aborts on another task.
+    """
+    first = tf.zeros([size or 0 for size in spec.shape.as_list()], spec.dtype)
+    return tf.Variable(first, shape=tf.TensorShape(None), trainable=False)
 
 
 def _total(parts: Sequence[Any]) -> Any:
