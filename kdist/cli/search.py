@@ -47,8 +47,7 @@ def run_search(
     """
     content = resolved(composition.tree)
     config = kdist_config.load(content)
-    if composition.line is None:
-        raise ConfigError("A sweep cannot hold searches. Received: tuner with -m. Start each one.")
+    assert composition.line is not None, "Only sweeps compose without one, and refuse searches."
     if VARIABLE in environ:
         raise ConfigError(
             f"A search starts tasks of its own. Received: tuner={config.tuner.name} with "

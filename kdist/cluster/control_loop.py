@@ -52,7 +52,8 @@ class LoopThread:
             pending = asyncio.all_tasks(loop)
             for task in pending:
                 task.cancel()
-            loop.run_until_complete(asyncio.gather(*pending, return_exceptions=True))
+            if pending:
+                loop.run_until_complete(asyncio.gather(*pending, return_exceptions=True))
             loop.run_until_complete(asyncio.sleep(0))  # Lets closed connections go.
         finally:
             loop.close()

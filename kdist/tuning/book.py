@@ -62,23 +62,18 @@ class Book:
         self._journal = journal
         self._on_change = on_change
         self._waiting = [trial.id for trial in state.with_status(RUNNING)]
+        self._handed_out: set[str] = set()
         self._is_idle = False
-        self._known_metrics: tuple[str, ...] = ()
 
     @property
     def is_over(self) -> bool:
-        """Whether no further trial will come, whatever becomes of those that run."""
-        return self.state.over is not None and not self._waiting
-
-    @property
-    def has_running(self) -> bool:
-        """Whether some trial has neither ended nor failed."""
-        return bool(self.state.with_status(RUNNING))
+        """Whether no further trial will come: none runs, none waits, and there is no new one."""
+        return self.state.over is not None and not self._waiting and not self._handed_out
 
     def next_trial(self, tuner: str) -> Assignment | None:
         """Return a trial that waits to go on or to be run again, else a new one."""
         if self._waiting:
-            return self._assignment(self.state.trials[self._waiting.pop(0)])
+            return self._hand_out(self.state.trials[self._waiting.pop(0)])
         if self.state.over is not None or self._is_idle:
             return None
         max_trials = self._tuner.max_trials
@@ -87,7 +82,7 @@ class Book:
             return None
         answer = self._oracle.ask()
         if isinstance(answer, str):
-            if answer == STOPPED or not self.has_running:
+            if answer == STOPPED or not self._handed_out:
                 self._end_search(EXHAUSTED)
             else:
                 self._record("idle")
@@ -102,7 +97,7 @@ class Book:
             initial_epoch=answer.initial_epoch,
             parent=answer.parent,
         )
-        return self._assignment(self.state.trials[answer.id])
+        return self._hand_out(self.state.trials[answer.id])
 
     def started(self, trial: str, execution: int, run_dir: str, epoch: int, tuner: str) -> None:
         """Write down that a run begins."""
@@ -149,8 +144,10 @@ class Book:
 
     def failed(self, trial: str, reason: str) -> None:
         """Let a trial be run again, if it may be, or mark it as failed."""
-        if len(self.state.trials[trial].failures) < self._tuner.max_retries:
+        may_retry = len(self.state.trials[trial].failures) < self._tuner.max_retries
+        if may_retry and self.state.over != FAILURES:
             self._record("retry", id=trial, reason=reason)
+            self._handed_out.discard(trial)
             self._waiting.append(trial)
             return
         self._end(trial, FAILED, reason, None, None)
@@ -160,10 +157,12 @@ class Book:
 
     def hand_out_again(self, trial: str) -> None:
         """Let somebody else go on with a trial whose tuner was lost."""
-        if self.state.trials[trial].status == RUNNING and trial not in self._waiting:
+        if trial in self._handed_out:
+            self._handed_out.discard(trial)
             self._waiting.append(trial)
 
-    def _assignment(self, trial: Trial) -> Assignment:
+    def _hand_out(self, trial: Trial) -> Assignment:
+        self._handed_out.add(trial.id)
         left = [k for k in sorted(trial.executions) if not trial.executions[k].is_done]
         execution = left[0] if left else len(trial.executions) + 1
         parent = self.state.trials.get(trial.parent or "")
@@ -192,6 +191,7 @@ class Book:
             "end", id=trial, status=status, reason=reason, score=score, best_epoch=best_epoch
         )
         self._oracle.end(trial, score=score, best_epoch=best_epoch)
+        self._handed_out.discard(trial)
         self._is_idle = False
 
     def _end_search(self, reason: str) -> None:

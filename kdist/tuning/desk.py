@@ -55,7 +55,7 @@ class Desk(Protocol):
 
     @property
     def is_over(self) -> bool:
-        """Whether no further trial will come, whatever becomes of those that run."""
+        """Whether no further trial will come."""
         ...
 
     def next_trial(self, tuner: str) -> Assignment | None:

@@ -5,6 +5,7 @@ reloaded: a search that is started again asks a new oracle the same questions, w
 holds, and goes on from there.
 """
 
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any
 
 import keras_tuner
 from keras_tuner.engine import base_tuner
+from threadpoolctl import threadpool_limits
 
 from kdist.config.rules import BAYESIAN, GRID, HYPERBAND, RANDOM
 from kdist.config.schema import TunerConfig
@@ -61,7 +63,10 @@ class Chooser:
     def ask(self) -> Suggestion | str:
         """Return a new trial; `IDLE` if ends of others can bring one; `STOPPED` if nothing can."""
         self._num_asked += 1
-        trial = self._oracle.create_trial(f"ask-{self._num_asked}")
+        # Its matrices are small: more threads only wait for each other, a hundred times as long.
+        with threadpool_limits(1), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # Of fits that converge at a bound.
+            trial = self._oracle.create_trial(f"ask-{self._num_asked}")
         if trial.status != "RUNNING":
             return str(trial.status)
         raw = dict(trial.hyperparameters.values)

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from kdist import config as kdist_config
-from kdist.config.rules import BAYESIAN
 from kdist.errors import KdistError, TrainingError
 from kdist.launch.request import LauncherLink
 from kdist.records.events import EventLog
@@ -207,9 +206,8 @@ class Search:
         tuner = self._config.tuner
         num = "" if tuner.max_trials is None else f", {tuner.max_trials} trials"
         begun = f"\nGoes on: {summary_text(state, self._objective)}" if state.trials else ""
-        patience = " (fitting takes seconds)" if tuner.name == BAYESIAN else ""
         return (
-            f"Search: {tuner.name}{num}{patience}, {self._objective.name} "
+            f"Search: {tuner.name}{num}, {self._objective.name} "
             f"({self._objective.direction}) over {', '.join(e.key for e in self._space) or '-'}"
             f"\nFolder: {search_dir}{begun}"
         )

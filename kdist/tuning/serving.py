@@ -145,8 +145,7 @@ class _Chief:
             now_s = time.monotonic()
             if self._server.tuners:
                 seen_s = now_s
-            is_over = self._book.is_over and not self._book.has_running
-            if self._error is not None or is_over:
+            if self._error is not None or self._book.is_over:
                 over_s = over_s or now_s
                 if not self._server.tuners or now_s - over_s > cluster.stop_grace_s:
                     break

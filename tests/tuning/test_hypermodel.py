@@ -1,0 +1,97 @@
+"""A user's hypermodel: what it varies is found, and a run builds what a trial chose."""
+
+import sys
+import types
+
+import keras
+import keras_tuner
+import pytest
+
+from kdist.config.schema import Config, TargetConfig, TunerConfig
+from kdist.config.targets import call_target
+from kdist.errors import ConfigError
+from kdist.tuning import hypermodel
+from kdist.tuning.objective import Objective
+from kdist.tuning.oracles import make_chooser
+from kdist.tuning.orders import run_settings
+
+
+class Widths(keras_tuner.HyperModel):
+    def __init__(self, most=4):
+        super().__init__()
+        self.most = most
+
+    def build(self, hp):
+        depth = hp.Int("depth", 1, 2)
+        layers = [keras.layers.Dense(hp.Int("width", 1, self.most))]
+        with hp.conditional_scope("depth", [2]):
+            if depth == 2:
+                layers.append(keras.layers.Dense(hp.Choice("second", [5, 6])))
+        return keras.Sequential([keras.Input((3,)), *layers])
+
+
+class TrainsByItself(Widths):
+    def fit(self, hp, model, *args, **kwargs):
+        return None
+
+
+def build_narrow(hp, least=1):
+    return keras.Sequential([keras.Input((3,)), keras.layers.Dense(hp.Int("width", least, 2))])
+
+
+@pytest.fixture(autouse=True)
+def _importable(monkeypatch):
+    module = types.ModuleType("my_hypermodels")
+    module.__dict__.update(
+        Widths=Widths, TrainsByItself=TrainsByItself, build_narrow=build_narrow, number=3
+    )
+    monkeypatch.setitem(sys.modules, "my_hypermodels", module)
+
+
+def section(name, **arguments):
+    return TargetConfig(target=f"my_hypermodels.{name}", arguments=arguments)
+
+
+def test_its_hyperparameters_are_found_conditional_ones_too(tmp_path):
+    chooser = make_chooser(
+        TunerConfig(name="grid"),
+        (),
+        Objective("loss", "min"),
+        seed=0,
+        max_epochs=1,
+        search_dir=tmp_path,
+        hypermodel=hypermodel.make(section("Widths", most=2)),
+    )
+    found = []
+    while not isinstance(answer := chooser.ask(), str):
+        found.append(answer.values)
+        chooser.end(answer.id, score=1.0, best_epoch=1)
+    assert len(found) == 2 + 2 * 2
+    assert {"depth": 2, "width": 1, "second": 6} in found
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "values", "units"),
+    [
+        ("Widths", {"most": 9}, {"depth": 2, "width": 7, "second": 6}, [7, 6]),
+        ("build_narrow", {"least": 1}, {"width": 2}, [2]),
+    ],
+)
+def test_a_run_builds_what_a_trial_chose(name, arguments, values, units):
+    config = Config(tuner=TunerConfig(name="random", hypermodel=section(name, **arguments)))
+    model_section = run_settings(config, epochs=1, hypermodel_values=values)["model"]
+    model = call_target("model", model_section)
+    assert [layer.units for layer in model.layers] == units
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("TrainsByItself", r"a fit\(\) of its own"),
+        ("number", "must be a keras_tuner.HyperModel"),
+        ("Nothing", "has no 'Nothing'"),
+    ],
+)
+def test_what_cannot_be_a_hypermodel_is_refused(name, said):
+    with pytest.raises(ConfigError, match=said):
+        hypermodel.make(section(name))
