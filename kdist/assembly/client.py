@@ -83,6 +83,7 @@ class Client:
                 validation=sources.validation,
                 steps_per_call=config.steps_per_execution,
                 jit_compile=config.jit_compile,
+                max_staleness=config.strategy.max_staleness,
             )
             self._loop = BetweenGraphLoop(
                 worker,

@@ -80,6 +80,7 @@ class StepWorker:
         validation: BatchSource | None,
         steps_per_call: int,
         jit_compile: bool = False,
+        max_staleness: int | None = None,
     ):
         """Build the graph; no session is opened yet.
 
@@ -91,6 +92,8 @@ class StepWorker:
             validation: The validation data, if there is any.
             steps_per_call: Steps in one call of the runtime, at most.
             jit_compile: Whether XLA compiles the compute.
+            max_staleness: Most updates that may have been applied since a step began to read;
+                what is older is computed again. `None` for any.
 
         Raises:
             ConfigError: If the step reads something that only this process has.
@@ -109,6 +112,7 @@ class StepWorker:
             jit_compile=jit_compile,
             compute_device=seat.compute_device,
             scope=self._scope,
+            max_staleness=max_staleness,
         )
         self.store = self._step.store
         self.aux = self._step.aux
@@ -171,8 +175,10 @@ class StepWorker:
             del base
             with tf.device(self.seat.device):
                 frozen = self.frozen.read()
+                worker = self.seat.share.worker_index
                 for index in range(size):
-                    self._step.train(first + index, data.batch(first + index), frozen)
+                    batch = data.batch(first + index)
+                    self._step.train(first + index, batch, frozen, worker=worker)
                 return tf.constant(0)
 
         def evaluate(first: tf.Tensor, base: tf.Tensor) -> tf.Tensor:
