@@ -26,7 +26,8 @@ from kdist.distribute.valueless_tables import release
 from kdist.errors import ConfigError
 from kdist.launch.request import TaskRequest
 from kdist.records.atomic import replacing, write_text_atomically
-from kdist.training.saving import load_model
+from kdist.records.run_folder import folder_of
+from kdist.training.saving import load_model, model_of_checkpoint, needs_checkpoint
 
 _SILENT: Any = 0  # Keras takes 0 and "auto"; its annotations say text.
 
@@ -43,9 +44,12 @@ def run(config: Config, request: TaskRequest) -> int:
     assert config.run is not None
     path = Path(config.run)
     is_compiled = config.command == "evaluate"
-    named = _named_functions(config) if is_compiled else {}
-    model = load_model(path, is_compiled=is_compiled, custom_objects=named)
-    folder = path if path.is_dir() else path.parent
+    if needs_checkpoint(path):
+        model = model_of_checkpoint(path, Builder(config, ()).model, key="run")
+    else:
+        named = _named_functions(config) if is_compiled else {}
+        model = load_model(path, is_compiled=is_compiled, custom_objects=named)
+    folder = folder_of(path)
     actions = {"evaluate": evaluate, "predict": predict, "export": export}
     actions[config.command](model, folder, config, request)
     return 0

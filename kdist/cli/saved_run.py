@@ -6,20 +6,25 @@ from pathlib import Path
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 from kdist.cli.hydra_errors import explained
+from kdist.config.rules import COMMANDS_ON_A_RUN
+from kdist.records.run_folder import folder_of
 
 SAVED_NAME = "config.yaml"
 
 
 def with_data_of_run(tree: DictConfig, typed_keys: Collection[str]) -> DictConfig:
-    """Return the tree with the data, loss and metrics of the run that `run` names.
+    """Return the tree with what the run that `run` names says of its data and its model.
 
     `command=evaluate` should meet the examples that the run was validated on. What the user typed
-    stays: single keys of `data`, and all of it where a data group or function was chosen.
+    stays: single keys of `data`, and all of it where a data group or function was chosen. Where
+    there is no model file but a checkpoint, the model function is the run's, too.
     """
     run = OmegaConf.select(tree, "run", throw_on_resolution_failure=False)
-    saved_file = _folder(str(run)) / SAVED_NAME if run else None
-    chooses_data = {"data", "data._target_"} & set(typed_keys)
-    if tree.get("command") != "evaluate" or not (saved_file and saved_file.is_file()):
+    if not run or tree.get("command") not in COMMANDS_ON_A_RUN:
+        return tree
+    has_model = not Path(str(run)).is_dir() or (Path(str(run)) / "model.keras").exists()
+    saved_file = folder_of(str(run)) / SAVED_NAME
+    if not saved_file.is_file() or (has_model and tree.get("command") != "evaluate"):
         return tree
     with explained({}):
         saved = OmegaConf.load(saved_file)
@@ -27,20 +32,22 @@ def with_data_of_run(tree: DictConfig, typed_keys: Collection[str]) -> DictConfi
         return tree
     found = tree.copy()
     with open_dict(found):
-        for name in ("loss", "metrics"):
+        for name in ("loss", "metrics") if has_model else ("loss", "metrics", "model", "optimizer"):
             if name in saved and name not in typed_keys:
                 found[name] = saved[name]
-        if chooses_data:
-            return found
-        found.data = saved.data
-        if "seed" not in typed_keys:
-            found.seed = saved.get("seed")
-        for key in typed_keys:
-            if key.startswith("data."):
-                OmegaConf.update(found, key, OmegaConf.select(tree, key))
+        if tree.get("command") == "evaluate":
+            _take_data(found, tree, saved, typed_keys)
     return found
 
 
-def _folder(run: str) -> Path:
-    path = Path(run)
-    return path if path.is_dir() else path.parent
+def _take_data(
+    found: DictConfig, tree: DictConfig, saved: DictConfig, typed_keys: Collection[str]
+) -> None:
+    if {"data", "data._target_"} & set(typed_keys):
+        return
+    found.data = saved.data
+    if "seed" not in typed_keys:
+        found.seed = saved.get("seed")
+    for key in typed_keys:
+        if key.startswith("data."):
+            OmegaConf.update(found, key, OmegaConf.select(tree, key))

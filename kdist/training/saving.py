@@ -6,12 +6,15 @@ from pathlib import Path
 from typing import Any
 
 import keras
+import tensorflow as tf
 
 from kdist.distribute.inner_loop import Store
 from kdist.distribute.spilled import KeptTable, spilled
-from kdist.distribute.structure import first_lines
+from kdist.distribute.structure import call_model, first_lines
 from kdist.errors import ConfigError
 from kdist.records.atomic import replacing
+from kdist.training.checkpoints.canonical import restore_variables
+from kdist.training.checkpoints.find import find_checkpoint
 from kdist.training.optimizer_view import OptimizerView
 
 
@@ -47,6 +50,42 @@ def _saves_tables(store: Store) -> Iterator[None]:
             del table.layer.save_own_variables
 
 
+def needs_checkpoint(path: Path) -> bool:
+    """Return whether a folder has no model file: a checkpoint, or a run that has not ended."""
+    return path.is_dir() and not (path / "model.keras").exists()
+
+
+def model_of_checkpoint(path: Path, build: Callable[[], keras.Model], *, key: str) -> keras.Model:
+    """Return a model with the weights of a checkpoint.
+
+    Args:
+        path: The checkpoint's folder, or that of a run with checkpoints.
+        build: Makes the model that was trained; it need not be built.
+        key: The key that named the path, for messages.
+
+    Raises:
+        ConfigError: If there is no whole checkpoint, or its weights do not fit.
+    """
+    saved = find_checkpoint(str(path), lambda warning: None, key=key)
+    model = build()
+    inputs: Any = keras.tree.map_structure(_zeros, saved.state["inputs"])
+    try:
+        call_model(model, inputs, training=False)
+        restore_variables(model, saved.read)
+    except (ValueError, TypeError, KeyError, tf.errors.InvalidArgumentError) as error:
+        raise ConfigError(
+            f"The checkpoint of {key}={path} does not fit the model: {first_lines(error)}"
+        ) from error
+    return model
+
+
+def _zeros(described: str) -> Any:
+    """Return one row as `float32[None, 6]` describes it; other open sizes are 1, too."""
+    dtype, _, sizes = described.removesuffix("]").partition("[")
+    shape = [int(size) if size.strip().isdigit() else 1 for size in sizes.split(",") if size]
+    return tf.zeros(shape, tf.as_dtype(dtype)) if dtype != "string" else tf.fill(shape, "")
+
+
 def load_model(
     path: Path, *, is_compiled: bool = False, custom_objects: Mapping[str, Any] | None = None
 ) -> keras.Model:
@@ -75,11 +114,15 @@ def load_model(
 
 
 def start_from(model: keras.Model, path: Path) -> None:
-    """Give a model the weights of a run, a `.keras` file or a weights file (`init_from`).
+    """Give a model the weights of a run, a checkpoint, a `.keras` or a weights file (`init_from`).
 
     Raises:
         ConfigError: If the file is missing or its weights do not fit.
     """
+    if needs_checkpoint(path):
+        saved = find_checkpoint(str(path), lambda warning: None, key="init_from")
+        restore_variables(model, saved.read)
+        return
     file = path / "model.keras" if path.is_dir() else path
     if not file.is_file():
         raise ConfigError(f"init_from={path} does not exist. Name a run folder or a weights file.")

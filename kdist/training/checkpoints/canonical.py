@@ -67,6 +67,18 @@ def capture(model: keras.Model, store: Store) -> Callable[[], Arrays]:
     return arrays
 
 
+def restore_variables(model: keras.Model, read: Read) -> None:
+    """Give a built model the weights of a checkpoint.
+
+    Raises:
+        ConfigError: If an array does not fit its variable.
+    """
+    for position, variable in enumerate(own_variables(model)):
+        value = read(f"variables/{position}")
+        _check_shape(f"variable {variable.path}", value.shape, tuple(variable.shape))
+        variable.assign(value)
+
+
 def restore(model: keras.Model, store: Store, read: Read, *, with_optimizer: bool = True) -> None:
     """Give a model and its store the values of a checkpoint; the chief calls it.
 
@@ -79,10 +91,7 @@ def restore(model: keras.Model, store: Store, read: Read, *, with_optimizer: boo
     Raises:
         ConfigError: If an array does not fit its variable.
     """
-    for position, variable in enumerate(own_variables(model)):
-        value = read(f"variables/{position}")
-        _check_shape(f"variable {variable.path}", value.shape, tuple(variable.shape))
-        variable.assign(value)
+    restore_variables(model, read)
     store.read_from_model()
     for clone in store.optimizers if with_optimizer else ():
         for slot in clone.slots:
