@@ -52,10 +52,15 @@ def run_settings(
     if resume is not None:
         settings["resume"] = resume
     if config.checkpoint.dir is not None:  # Which all of them would share.
-        settings["checkpoint.dir"] = f"{config.checkpoint.dir.rstrip('/')}/{run_name}"
+        settings["checkpoint.dir"] = checkpoint_dir(config.checkpoint.dir, run_name)
     if config.tuner.hypermodel is not None:
         settings["model"] = _model_section(config.tuner.hypermodel, hypermodel_values or {})
     return settings
+
+
+def checkpoint_dir(parent: str, run_name: str) -> str:
+    """Return where a run's checkpoints go, where the search's configuration names a place."""
+    return f"{parent.rstrip('/')}/{run_name}"
 
 
 def _model_section(section: TargetConfig, values: Mapping[str, Any]) -> dict[str, Any]:

@@ -6,8 +6,10 @@ from pathlib import Path
 from kdist.config.schema import Config
 from kdist.config.space import Hyperparameter
 from kdist.errors import KdistError
+from kdist.records.resumption import AUTO
+from kdist.records.run_folder import RunFolder
 from kdist.tuning.desk import FAIL, PRUNE, Assignment, Desk, Verdict
-from kdist.tuning.orders import run_name, run_settings, split_values
+from kdist.tuning.orders import checkpoint_dir, run_name, run_settings, split_values
 from kdist.tuning.request import ComposeTrial, SearchRequest, TrialOrder
 from kdist.tuning.trial_run import TrialRun
 
@@ -103,7 +105,7 @@ class Slot:
                 epochs=assignment.epochs,
                 run_name=name,
                 execution=self._execution,
-                resume=self._origin(assignment, is_interrupted=interrupted is not None),
+                resume=self._origin(assignment),
                 hypermodel_values=model_values,
             ),
             run_dir=str(run_dir),
@@ -112,7 +114,7 @@ class Slot:
         )
         self._verdict = None
         try:
-            self._run = TrialRun(self._compose(order), self._wake)
+            self._run = TrialRun(self._compose(order), self._wake, goes_on=interrupted is not None)
         except KdistError as error:
             self._finish()
             self._desk.failed(assignment.trial, str(error))
@@ -122,15 +124,20 @@ class Slot:
         )
         self._run.start(seen_epoch=assignment.initial_epoch)
 
-    def _origin(self, assignment: Assignment, *, is_interrupted: bool) -> str:
-        """Return what the run resumes from.
+    def _origin(self, assignment: Assignment) -> str:
+        """Return what the run begins from; its own checkpoints, if there are any, come first.
 
-        A parent whose folder is on another machine cannot be resumed: all epochs are trained.
+        A parent whose checkpoints are not here (but on another machine, say) cannot be resumed:
+        all epochs are trained.
         """
-        if is_interrupted:
-            return "auto"
-        here = [folder for folder in assignment.parent_dirs if Path(folder).is_dir()]
-        return here[min(self._execution, len(here)) - 1] if here else "never"
+        here = [found for each in assignment.parent_dirs if (found := self._checkpoints_of(each))]
+        return here[min(self._execution, len(here)) - 1] if here else AUTO
+
+    def _checkpoints_of(self, run_dir: str) -> str | None:
+        elsewhere = self._config.checkpoint.dir
+        if elsewhere is not None:
+            return checkpoint_dir(elsewhere, Path(run_dir).name)
+        return run_dir if RunFolder(Path(run_dir)).checkpoints.is_dir() else None
 
     def _take_end(self, assignment: Assignment, run: TrialRun) -> None:
         verdict = self._verdict

@@ -3,30 +3,44 @@
 import io
 import signal
 import threading
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from kdist import config as kdist_config
 from kdist.errors import KdistError
 from kdist.launch.local import LocalRun, run_tasks
 from kdist.launch.request import TaskRequest
 from kdist.launch.signals import SignalInbox
+from kdist.records.resumption import Wish, is_finished
+from kdist.records.run_folder import RunFolderTakenError
 from kdist.training.report.metrics_csv import read_metrics
 
 _NO_METRICS = ("epoch", "global_step", "seconds", "examples")
+_LOCK_DEADLINE_S = 15.0
+_LOCK_POLL_S = 0.1
 _STOPPED_CODES = (128 + signal.SIGINT, 128 + signal.SIGTERM)
 
 
 class TrialRun:
     """A run in processes of its own, under a thread of this one."""
 
-    def __init__(self, requests: Sequence[TaskRequest], on_end: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        requests: Sequence[TaskRequest],
+        on_end: Callable[[], None],
+        *,
+        goes_on: bool = False,
+    ) -> None:
         """Prepare; `start` starts.
 
         Args:
             requests: The tasks of the run.
             on_end: Called in the thread when the run is over.
+            goes_on: Whether its folder holds a run that was interrupted, a moment ago perhaps.
         """
+        self._goes_on = goes_on
         self.run_dir = Path(requests[0].run_dir)
         self._requests = requests
         self._on_end = on_end
@@ -94,6 +108,9 @@ class TrialRun:
 
     def _run(self) -> None:
         try:
+            if self._goes_on and self._is_finished():
+                self._ended = LocalRun(exit_code=0, cause=None, run_dir=self.run_dir, warnings=())
+                return
             self._ended = run_tasks(
                 self._requests,
                 signals=self._signals,
@@ -104,6 +121,23 @@ class TrialRun:
             self._error = error
         finally:
             self._on_end()
+
+    def _is_finished(self) -> bool:
+        """Return whether the run came to its end before; wait until its processes are gone."""
+        request = self._requests[0]
+        wish = Wish(
+            run_dir=self.run_dir,
+            config=kdist_config.load(request.config),
+            config_yaml=request.config_yaml,
+        )
+        end_s = time.monotonic() + _LOCK_DEADLINE_S
+        while True:
+            try:
+                return is_finished(wish)
+            except RunFolderTakenError:
+                if time.monotonic() >= end_s:
+                    raise
+            time.sleep(_LOCK_POLL_S)
 
 
 class _Nowhere(io.StringIO):
