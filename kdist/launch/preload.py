@@ -3,6 +3,7 @@
 Imports what every task needs, once, without the noise of it.
 """
 
+import contextlib
 import importlib
 import os
 import sys
@@ -14,6 +15,8 @@ os.dup2(_nowhere, 2)
 try:
     for _name in ("tensorflow", "keras"):
         importlib.import_module(_name)
+    with contextlib.suppress(Exception):  # Each task says what is wrong, when it imports it.
+        importlib.import_module("kdist.assembly")
 finally:
     os.dup2(_kept, 2)
     os.close(_kept)
