@@ -74,6 +74,10 @@ class ChiefLink:
         """Wait until every task is there, then let all start their TensorFlow servers."""
         self._control.rendezvous()
 
+    def ready(self) -> None:
+        """Tell the others that the start is over."""
+        self._control.ready()
+
     def agree(self, decision: Decision) -> Decision:
         """Tell every training task; a peer that was told to stop is heard."""
         if "stop" in decision:

@@ -35,6 +35,10 @@ class ClusterLink(Peers, Protocol):
         """Wait until every task is there."""
         ...
 
+    def ready(self) -> None:
+        """Tell the others that this task has started: from here on its silence means a loss."""
+        ...
+
     def leave(self, exit_code: int, *, has_ended: bool) -> None:
         """Leave when nobody needs this task any more; the chief tells all how the run ended.
 
@@ -61,6 +65,9 @@ class NoCluster(Alone):
 
     def join(self) -> None:
         """Nobody to wait for."""
+
+    def ready(self) -> None:
+        """Nobody to tell."""
 
     def leave(self, exit_code: int, *, has_ended: bool) -> None:
         """Nobody to tell."""

@@ -57,6 +57,10 @@ class PeerLink:
         """Wait for the chief's call and its go."""
         self._control.rendezvous()
 
+    def ready(self) -> None:
+        """Tell the others that the start is over."""
+        self._control.ready()
+
     def agree(self, decision: Decision) -> Decision:
         """Return the chief's decision; it is asked to stop where this task was told to."""
         if (reason := decision.get("stop")) and not self._has_asked:

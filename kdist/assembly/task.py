@@ -69,6 +69,7 @@ def _be_task(request: TaskRequest, link: LauncherLink) -> int:
         return commands.run(config, request)
     cluster = _cluster_link(config, traits, request, link)
     cluster.join()
+    link = _ReadyLink(link, cluster)
     if isinstance(cluster, PeerLink) and hosts:
         signals.begin(cluster.ask_to_stop)
         return _host(request, cluster, link)
@@ -88,6 +89,20 @@ def _be_task(request: TaskRequest, link: LauncherLink) -> int:
     finally:
         cluster.leave(exit_code, has_ended=has_ended)
     return exit_code
+
+
+class _ReadyLink:
+    """Tells the other tasks, too, when this one is ready."""
+
+    def __init__(self, link: LauncherLink, cluster: ClusterLink):
+        self._link = link
+        self._cluster = cluster
+
+    def send(self, event: str, **fields: Any) -> None:
+        """Tell the launcher; see `LauncherLink`."""
+        if event == "task_ready":
+            self._cluster.ready()
+        self._link.send(event, **fields)
 
 
 def _host(request: TaskRequest, cluster: PeerLink, link: LauncherLink) -> int:

@@ -33,6 +33,7 @@ class Caller:
         *,
         own: Identity,
         key: str | None,
+        start_timeout_s: float,
         rejoins: Collection[TaskType],
         on_lost: TaskCallback,
         on_rejoined: TaskCallback,
@@ -41,6 +42,7 @@ class Caller:
         self._roster = roster
         self._own = own
         self._key = key
+        self._patience_s = max(own.lost_timeout_s, start_timeout_s)
         self._rejoins = frozenset(rejoins)
         self._on_lost = on_lost
         self._on_rejoined = on_rejoined
@@ -59,7 +61,8 @@ class Caller:
                 return
             try:
                 while True:
-                    self._take(peer, await wire.receive(self._own.lost_timeout_s))
+                    limit_s = self._own.lost_timeout_s if peer.is_ready else self._patience_s
+                    self._take(peer, await wire.receive(limit_s))
             except (OSError, WireFault) as error:
                 self._lose(peer, error)
             finally:
@@ -105,9 +108,12 @@ class Caller:
             peer.wire, peer.fault, peer.config = wire, fault, config
             peer.beat_interval_s = beat_interval_s(hello)
             was_lost, peer.is_lost, peer.is_finished = peer.is_lost, False, False
+            peer.is_ready = False
             roster.changed.notify_all()
         if is_back:
             wire.send({"kind": "go"})
+            if roster.is_ready:
+                wire.send({"kind": "ready"})
         if was_lost:
             self._on_rejoined(peer.task)
 
@@ -115,6 +121,7 @@ class Caller:
         with self._roster.changed:
             kind = message["kind"]
             peer.is_going |= kind == "going"
+            peer.is_ready |= kind == "ready"
             peer.is_finished |= kind == "finished"
             peer.said_goodbye |= kind == "bye"
             if kind == "stop":

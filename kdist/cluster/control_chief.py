@@ -45,8 +45,9 @@ class ControlChief:
         Args:
             spec: Who takes part.
             config_flat: What must be the same on all tasks; values that JSON can hold.
-            start_timeout_s: How long `rendezvous` waits for all.
-            lost_timeout_s: How long a peer may stay silent before it counts as lost.
+            start_timeout_s: How long `rendezvous` waits for all, and how long a peer may stay
+                silent before it is ready: TensorFlow's start may block all of its threads.
+            lost_timeout_s: How long a peer may stay silent then before it counts as lost.
             say: Takes one line for the user.
             key: Signs all messages (`cluster.key`); all tasks must have the same.
             say_every_s: How often `rendezvous` says whom it waits for.
@@ -66,6 +67,7 @@ class ControlChief:
             self._roster,
             own=Identity(self._chief, control_config.digest(self._config), lost_timeout_s),
             key=key,
+            start_timeout_s=start_timeout_s,
             rejoins=rejoins,
             on_lost=on_lost,
             on_rejoined=on_rejoined,
@@ -119,6 +121,11 @@ class ControlChief:
         except BaseException as error:
             self._abort(error)
             raise
+
+    def ready(self) -> None:
+        """Tell every task that the start is over: from here on silence means a loss."""
+        self._roster.is_ready = True
+        self._roster.send_all({"kind": "ready"})
 
     def broadcast(self, decision: Any) -> None:
         """Send a decision (anything JSON can hold) to every task that is not lost.

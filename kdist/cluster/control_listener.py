@@ -41,6 +41,7 @@ class Hearing:
         self.turned_away = ""  # Why another caller was refused.
         self.last_contact_s = time.monotonic()
         self.has_gone = False
+        self.is_chief_ready = False
         self.decisions: deque[Any] = deque()
         self.exit_code: int | None = None  # The chief's, once the run has ended.
         self.error: KdistError | None = None  # Why this task cannot go on.
@@ -57,6 +58,7 @@ class Listener:
         chief: Task,
         config: Mapping[str, Any],
         key: str | None,
+        start_timeout_s: float,
         on_lost: Callable[[PeerLostError], None],
         on_ended: Callable[[int], None],
     ) -> None:
@@ -66,6 +68,7 @@ class Listener:
         self._chief = chief
         self._config = config
         self._key = key
+        self._patience_s = max(own.lost_timeout_s, start_timeout_s)
         self._on_lost = on_lost
         self._on_ended = on_ended
         self._server: asyncio.Server | None = None
@@ -86,7 +89,7 @@ class Listener:
                     next_beat_s = now_s + hearing.beat_interval_s
                     hearing.wire.send({"kind": "alive"})
                 is_watched = hearing.has_gone and hearing.exit_code is None
-                if is_watched and now_s - hearing.last_contact_s > self._own.lost_timeout_s:
+                if is_watched and now_s - hearing.last_contact_s > self._limit_s():
                     self._give_up()
                     return
         finally:
@@ -108,7 +111,7 @@ class Listener:
                 hearing.last_contact_s = time.monotonic()
                 hearing.changed.notify_all()
             while True:
-                message = await wire.receive(self._own.lost_timeout_s)
+                message = await wire.receive(self._limit_s())
                 if hearing.wire is not wire:
                     return  # The chief has called again since.
                 self._obey(wire, message)
@@ -126,6 +129,11 @@ class Listener:
                     hearing.wire = None
                     hearing.changed.notify_all()
 
+    def _limit_s(self) -> float:
+        """Return how long the chief may be silent: while it starts, TensorFlow may block it."""
+        is_starting = self._hearing.wire is not None and not self._hearing.is_chief_ready
+        return self._patience_s if is_starting else self._own.lost_timeout_s
+
     def _obey(self, wire: Wire, message: Mapping[str, Any]) -> None:
         hearing = self._hearing
         kind = message["kind"]
@@ -141,6 +149,8 @@ class Listener:
                     self._server.close()  # From here on the port belongs to TensorFlow.
                 wire.send({"kind": "going"})
                 hearing.has_gone = True
+            elif kind == "ready":
+                hearing.is_chief_ready = True
             elif kind == "decision":
                 hearing.decisions.append(message.get("decision"))
             elif kind == "abort":
@@ -155,7 +165,7 @@ class Listener:
             self._on_ended(ended)
 
     def _give_up(self) -> None:
-        silence_s = self._own.lost_timeout_s
+        silence_s = self._limit_s()
         error = PeerLostError(
             f"{self._chief} vanished without a word: nothing heard for {silence_s:g} s "
             "(cluster.heartbeat_timeout_s). Start this task again together with its chief."

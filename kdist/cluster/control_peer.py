@@ -43,7 +43,8 @@ class ControlPeer:
             start_timeout_s: How long `rendezvous` waits for the chief's call. Once the chief has
                 called, it is the chief that waits.
             lost_timeout_s: How long the chief may stay silent, or gone, without having
-                ended the run.
+                ended the run, once it is ready; before, it is `start_timeout_s`, since
+                TensorFlow's start may block all of its threads.
             say: Takes one line for the user.
             key: Signs all messages (`cluster.key`); all tasks must have the same.
             say_every_s: How often `rendezvous` says whom it waits for.
@@ -63,6 +64,7 @@ class ControlPeer:
             chief=spec.chief,
             config=config,
             key=key,
+            start_timeout_s=start_timeout_s,
             on_lost=on_lost,
             on_ended=on_ended,
         )
@@ -108,6 +110,10 @@ class ControlPeer:
         raise TaskTimeoutError(
             f"Gave up after {deadline_s:g} s waiting for a decision of {self._spec.chief}."
         )
+
+    def ready(self) -> None:
+        """Tell the chief that the start is over: from here on silence means a loss."""
+        self._hearing.loop.call(lambda: self._send({"kind": "ready"}))
 
     def finished(self) -> None:
         """Tell the chief that this task needs nobody any more."""

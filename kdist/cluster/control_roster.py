@@ -25,6 +25,7 @@ class Peer:
     config: Mapping[str, Any] | None = None  # Its configuration, where that differs.
     beat_interval_s: float = 2.0
     is_going: bool = False
+    is_ready: bool = False  # Until then it may be silent for as long as the start may take.
     is_finished: bool = False
     is_lost: bool = False
     is_silent: bool = False  # Lost for that: nobody has closed the connection.
@@ -48,6 +49,7 @@ class Roster:
         ]
         self.changed = threading.Condition()
         self.has_gone = False
+        self.is_ready = False  # The chief, that is.
         self.is_over = False
         self.stop_reason: str | None = None  # Why a peer asks to stop.
         self.losses: list[Task] = []

@@ -57,6 +57,7 @@ def run_child(
     with contextlib.suppress(Exception):
         sys.stdout.flush()
         sys.stderr.flush()
+    _remove_generated_files()
     os._exit(exit_code)
 
 
@@ -102,6 +103,14 @@ def describe_failure(error: BaseException) -> dict[str, Any]:
         "exit_code": exit_code_of(error),
         "traceback": "".join(traceback.format_exception(error)),
     }
+
+
+def _remove_generated_files() -> None:
+    """Remove the modules that AutoGraph has written, which it would do in an exit handler."""
+    for name, module in list(sys.modules.items()):
+        if name.startswith("__autograph_generated_file"):
+            with contextlib.suppress(OSError, AttributeError, TypeError):
+                os.unlink(str(module.__file__))
 
 
 def beat_interval_s(config: Mapping[str, Any]) -> float:

@@ -41,6 +41,15 @@ class Member:
         """Which task this is."""
         return self.request.task
 
+    @property
+    def is_frozen(self) -> bool:
+        """Whether silence means that it hangs.
+
+        Before a task is ready it may wait in TensorFlow, which keeps Python's threads waiting,
+        too. Then it must have been stopped.
+        """
+        return self.is_ready or self.process.is_stopped()
+
     def waitables(self) -> list[int]:
         """Return the descriptors that show news of a task that has not ended."""
         if self.end is not None:

@@ -62,6 +62,7 @@ class Stopper:
                 member.is_stopped = member.is_killed = True
                 member.process.kill()
             silence_s = now_s - member.heard_at_s
-            if member.silence_s is None and silence_s >= self.timing.heartbeat_timeout_s:
+            is_silent = silence_s >= self.timing.heartbeat_timeout_s
+            if is_silent and member.silence_s is None and member.is_frozen:
                 member.silence_s = silence_s
                 member.process.kill()

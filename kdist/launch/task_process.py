@@ -6,6 +6,7 @@ import signal
 from collections.abc import Mapping, Sequence
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerProcess
+from pathlib import Path
 
 from kdist.cluster.task import Task
 from kdist.launch import forkserver
@@ -90,6 +91,14 @@ class TaskProcess:
         """Return the exit code, negative for a signal; `None` while the process runs."""
         with forkserver.lock:
             return self._process.exitcode
+
+    def is_stopped(self) -> bool:
+        """Whether the process is stopped (SIGSTOP), where the system tells."""
+        try:
+            stat = Path(f"/proc/{self.pid}/stat").read_text()
+        except OSError:
+            return False
+        return stat.rpartition(")")[2].split()[:1] in (["T"], ["t"])
 
     def send_signal(self, number: int) -> None:
         """Send a signal to the task itself; one that has ended is no error."""

@@ -29,9 +29,16 @@ def main():
     task = Task(TaskType(kind), int(index))
     if task == spec.chief:
         chief = ControlChief(
-            spec, CONFIG, start_timeout_s=20, lost_timeout_s=options["lost_timeout_s"], say=say
+            spec,
+            CONFIG,
+            start_timeout_s=20,
+            lost_timeout_s=options["lost_timeout_s"],
+            say=say,
         )
         chief.rendezvous()
+        if not options.get("is_starting"):
+            chief.ready()
+            chief.broadcast("ready")
         say("go")
         threading.Event().wait(60)
         return 1
@@ -45,7 +52,7 @@ def main():
         spec,
         task,
         CONFIG,
-        start_timeout_s=20,
+        start_timeout_s=options.get("start_timeout_s", 20),
         lost_timeout_s=options["lost_timeout_s"],
         say=say,
         on_lost=leave if is_blocked else lambda error: None,
@@ -55,6 +62,7 @@ def main():
         peer.rendezvous()
         if options.get("serves_tensorflow"):
             serve_tensorflow(spec, task)
+        peer.ready()
         say("go")
         if is_blocked:
             threading.Event().wait(60)  # As in a collective that never returns.

@@ -138,10 +138,23 @@ def test_a_killed_chief_is_lost_after_the_timeout_and_not_before(cluster_of, pro
 def test_a_chief_that_hangs_is_lost_too(cluster_of, program):
     cluster = cluster_of(worker=1)
     chief = program(cluster.spec, "chief-0")
-    peer = program(cluster.spec, "worker-0", lost_timeout_s=1.5)
-    peer.line("go")
+    peer = program(cluster.spec, "worker-0", lost_timeout_s=1.5, decides=True)
+    assert peer.line("decision") == "decision: ready"
     chief.process.send_signal(signal.SIGSTOP)
     assert peer.end() == 75
+
+
+def test_a_chief_that_starts_may_be_silent_for_longer(cluster_of, program):
+    """TensorFlow's start blocks all threads of Python while it waits for peers."""
+    cluster = cluster_of(worker=1)
+    chief = program(cluster.spec, "chief-0", is_starting=True)
+    peer = program(cluster.spec, "worker-0", lost_timeout_s=0.5, start_timeout_s=3)
+    peer.line("go")
+    chief.line("go")
+    start_s = time.monotonic()
+    chief.process.send_signal(signal.SIGSTOP)
+    assert peer.end() == 75
+    assert time.monotonic() - start_s > 2.5
 
 
 def test_a_blocked_task_ends_with_the_chief(cluster_of, program):
@@ -169,6 +182,8 @@ def test_a_lost_task_is_noticed_and_a_restarted_one_rejoins(cluster_of, program,
     coming.result()
     for each in programs:
         each.line("go")
+    while not all(peer.is_ready for peer in chief._roster.peers):
+        threading.Event().wait(0.02)
     programs[1].process.send_signal(how)
     assert seen.get(timeout=10) == ("lost", "worker-1")
     assert chief.lost_peers == (task("worker-1"),)

@@ -1,0 +1,27 @@
+"""Real commands whose processes are killed and stopped; a failed test comes with all output."""
+
+import pytest
+
+from tests.e2e.conftest import bench, pytest_runtest_makereport  # noqa: F401
+
+from .kit import FaultyRun, Scheduler
+
+
+@pytest.fixture
+def start(bench):  # noqa: F811
+    """Start a run of a mode under the launcher of this machine."""
+
+    def run(mode, *argv, epochs=60):
+        return FaultyRun(bench, mode, *argv, epochs=epochs)
+
+    return run
+
+
+@pytest.fixture
+def schedule(bench):  # noqa: F811
+    """Start a run of a mode as a foreign scheduler does."""
+
+    def run(mode, *argv, epochs=60):
+        return Scheduler(bench, mode, *argv, epochs=epochs)
+
+    return run
