@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from kdist.assembly.cluster_link import say
+from kdist.assembly.contribution_log import ContributionLog, contribution_log
 from kdist.assembly.facts import opening_facts
 from kdist.assembly.failures import as_kdist_error, with_lost_peer
 from kdist.assembly.identity import run_facts
@@ -53,7 +54,14 @@ def run_as_chief(place: Place, parts: Parts) -> int:
             curves_png=folder.curves_png,
         ) as report:
             events = EventLog(folder.events_jsonl)
-            trainer = make_trainer(place, parts, reporter=report, on_epoch=_recorder(place, events))
+            log = contribution_log(place, parts, events, report)
+            trainer = make_trainer(
+                place,
+                parts,
+                reporter=report,
+                on_epoch=_recorder(place, events),
+                on_stretch=log.after_stretch,
+            )
             keeper = make_keeper(place, parts, trainer, checkpoints, facts, events)
             trainer.keeper = keeper
             chief = _ChiefRun(
@@ -65,6 +73,7 @@ def run_as_chief(place: Place, parts: Parts) -> int:
                 events=events,
                 trainer=trainer,
                 keeper=keeper,
+                log=log,
                 going_on=going_on,
                 warnings=warnings,
             )
@@ -83,6 +92,7 @@ class _ChiefRun:
     events: EventLog
     trainer: Trainer
     keeper: CheckpointKeeper
+    log: ContributionLog
     going_on: GoingOn | None
     warnings: list[str]
     result: dict[str, Any] = field(default_factory=dict)
@@ -107,6 +117,7 @@ class _ChiefRun:
             self.result["resumed_from_step"] = self.going_on.state.batches_seen
         with self._recorded_failure():
             state = self.trainer.run()
+            self.log.finish()
             save_model(
                 parts.model, parts.engine.loop.store, parts.bridge.view, self.folder.model_keras
             )
@@ -192,6 +203,7 @@ class _ChiefRun:
             num_workers_lost=self.place.cluster.num_workers_lost,
             warnings=[*self.result["warnings"], *self.report.warnings],
         )
+        self.result |= self.log.entries()
         self.result.update(write_result(self.folder.result_json, self.result))
         self.events.write("run_ended", status=self.result["status"])
         self.place.link.send("run_ended", status=self.result["status"])

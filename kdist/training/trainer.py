@@ -33,6 +33,7 @@ class Trainer:
         reporter: Reporter,
         stop_requested: Callable[[], str | None] = lambda: None,
         on_epoch: Callable[[EpochFacts], None] = lambda facts: None,
+        on_stretch: Callable[[], None] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
     ):
         """Hold the parts; `run` does the work.
@@ -46,6 +47,7 @@ class Trainer:
             reporter: Where progress goes.
             stop_requested: The chief's: returns why to stop, such as "SIGTERM", or `None`.
             on_epoch: Called on every task after an epoch.
+            on_stretch: Called on every task after each stretch of steps.
             clock: Seconds, monotonic.
         """
         self._loop = loop
@@ -56,6 +58,7 @@ class Trainer:
         self._reporter = reporter
         self._stop_requested = stop_requested
         self._on_epoch = on_epoch
+        self._on_stretch = on_stretch
         self._clock = clock
         self._restore: Callable[[], None] | None = None
         self._is_between_steps = True
@@ -174,6 +177,7 @@ class Trainer:
                 state.timed_s += elapsed_s
             self._pace.observe(size, elapsed_s)
             self._report(num_steps, sums)
+            self._on_stretch()
             self._agree_to_stop()
             if self._bridge.stop_training and self._bridge.has_batch_hooks:
                 break

@@ -73,7 +73,7 @@ def test_scaled_global_clipnorm_on_one_and_two_servers(cluster):
 
 
 def test_data_that_the_chief_reads(cluster):
-    """A stream has no rows by index: each batch is sent to the workers, who compute their shares."""
+    """A stream has no rows by index: each batch is sent along, and its shares are cut from it."""
     build = dense(lambda: keras.optimizers.Adam(0.02))
     x, y = labelled_rows()
     import tensorflow as tf

@@ -147,3 +147,18 @@ def test_closing_columns_join_when_the_last_epoch_is_the_best():
 def test_null_metrics_of_a_diverged_run_are_left_out():
     columns = text.closing_columns(RESULT | {"metrics": {"loss": None, "auc": 0.5}}, HISTORY)
     assert columns[0] == ("last epoch (2)", {"auc": 0.5})
+
+
+def test_updates_on_servers_are_told_at_the_end():
+    result = {
+        "status": "completed",
+        "stale_gradients_dropped": 3,
+        "staleness": {"mean": 0.75, "maximum": 9, "histogram": {"0": 25, "1": 75}},
+        "contributions": {"worker-0": 1200, "worker-1": 4},
+    }
+    lines = {line.label: line.text for line in text.closing_lines(result)}
+    assert lines["staleness"] == "0.75 updates on average, 9 at most (0: 25%, 1: 75%)"
+    assert lines["contributed"] == (
+        "worker-0 1,200, worker-1 4; 3 stale gradients dropped and dealt again"
+    )
+    assert "staleness" not in {line.label for line in text.closing_lines({"status": "completed"})}

@@ -91,6 +91,23 @@ class OpeningFacts:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ContributionSample:
+    """Some contributions to a model on parameter servers, one after the other.
+
+    Attributes:
+        updates: The update (asynchronous) or the step (synchronous) of each.
+        shares: The batch (asynchronous), or the share of a batch (synchronous), of each.
+        workers: The index of the worker that computed it.
+        staleness: Updates since its parameters were read.
+    """
+
+    updates: tuple[int, ...]
+    shares: tuple[int, ...]
+    workers: tuple[int, ...]
+    staleness: tuple[int, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
 class ProgressFacts:
     """Where training is inside an epoch.
 

@@ -10,7 +10,13 @@ from typing import Any
 from kdist.training.best import best_of
 from kdist.training.report.console import ConsoleReport
 from kdist.training.report.curves import write_curves
-from kdist.training.report.facts import EpochFacts, OpeningFacts, ProgressFacts, ServerContents
+from kdist.training.report.facts import (
+    ContributionSample,
+    EpochFacts,
+    OpeningFacts,
+    ProgressFacts,
+    ServerContents,
+)
 from kdist.training.report.metrics_csv import MetricsCsv, Row
 from kdist.training.report.placement import write_placement
 from kdist.training.report.tensorboard import TensorBoardLog
@@ -96,6 +102,10 @@ class RunReport:
         self._try(self._csv_path, lambda: self._metrics_csv.append(facts))
         self._try("TensorBoard's files", lambda: self._tensorboard.epoch(facts))
         self._console.epoch(facts)
+
+    def contributions(self, sample: ContributionSample) -> None:
+        """Write which workers contributed some updates."""
+        self._try("TensorBoard's files", lambda: self._tensorboard.contributions(sample))
 
     def best(self, monitor: str | None = None, mode: str = "auto") -> dict[str, Any] | None:
         """Return result.json's `best` over the epochs so far, as `best_of` finds it."""

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
 
-from kdist.training.report.facts import EpochFacts
+from kdist.training.report.facts import ContributionSample, EpochFacts
 
 
 class TensorBoardLog:
@@ -45,6 +45,21 @@ class TensorBoardLog:
         for part, values in scalars.items():
             if values:
                 self._write(part, values, step=facts.epoch)
+
+    def contributions(self, sample: ContributionSample) -> None:
+        """Write the worker and the staleness of each contribution, at the step of its update.
+
+        Raises:
+            OSError: If a file cannot be written.
+        """
+        for update, worker, staleness in zip(
+            sample.updates, sample.workers, sample.staleness, strict=True
+        ):
+            values = {
+                "contribution_worker": float(worker),
+                "contribution_staleness": float(staleness),
+            }
+            self._write("workers", values, step=update)
 
     def close(self) -> None:
         """End the files. May be called twice.

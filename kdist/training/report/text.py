@@ -185,6 +185,7 @@ def closing_lines(result: Mapping[str, Any]) -> tuple[Line, ...]:
     ]
     if counts:
         lines.append(Line("trained on", ", ".join(counts)))
+    lines.extend(update_lines(result))
     lost, restarts = result.get("workers_lost") or 0, result.get("restarts") or 0
     if lost or restarts:
         text = f"{plural_text(lost, 'worker')} lost, {plural_text(restarts, 'restart')}"
@@ -193,6 +194,33 @@ def closing_lines(result: Mapping[str, Any]) -> tuple[Line, ...]:
     if result.get("run_dir"):
         lines.append(Line("run folder", str(result["run_dir"])))
     return tuple(Line(line.label, printable(line.text), line.is_warning) for line in lines)
+
+
+def update_lines(result: Mapping[str, Any]) -> tuple[Line, ...]:
+    """Return how updates on parameter servers came about; nothing for other modes."""
+    lines = []
+    staleness = result.get("staleness")
+    if staleness and staleness["histogram"]:
+        total = sum(staleness["histogram"].values())
+        shares = [
+            f"{age}: {count / total:.0%}" for age, count in list(staleness["histogram"].items())[:6]
+        ]
+        if len(staleness["histogram"]) > len(shares):
+            shares.append("...")
+        text = (
+            f"{staleness['mean']:.2g} updates on average, {staleness['maximum']} at most "
+            f"({', '.join(shares)})"
+        )
+        lines.append(Line("staleness", text))
+    contributions = result.get("contributions")
+    if contributions:
+        parts = [f"{task} {count_text(count)}" for task, count in contributions.items()]
+        text = ", ".join(parts[:8]) + (", ..." if len(parts) > 8 else "")
+        dropped = result.get("stale_gradients_dropped") or 0
+        if dropped:
+            text += f"; {plural_text(dropped, 'stale gradient')} dropped and dealt again"
+        lines.append(Line("contributed", text))
+    return tuple(lines)
 
 
 def closing_columns(
