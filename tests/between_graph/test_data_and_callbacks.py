@@ -1,0 +1,92 @@
+"""Every form of data, and what callbacks write, reaches clients that read and compute alone."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from kdist.errors import ConfigError
+from tests.engine.harness import assert_same, fit, labelled_rows
+from tests.ps.models import numbered_rows
+from tests.ps.test_callbacks import (
+    test_early_stopping_and_schedule,  # noqa: F401
+    test_own_batch_hooks,  # noqa: F401
+    test_weights_that_no_step_writes,  # noqa: F401
+)
+from tests.ps.test_data import FORMS, NUM_ROWS, build
+from tests.ps.test_random_layers import test_masks  # noqa: F401
+
+
+@pytest.mark.parametrize("form", ["dataset", "stream", "py_dataset"])
+def test_each_row_once_a_pass(cluster, form):
+    """Workers that read for themselves leave out the batches that others have taken."""
+    make, settings = FORMS[form]
+    data = {"train": make(), "validation": make()}
+    run = cluster.train(build, data, workers=2, shuffle=True, **settings)
+    assert run.state.examples_seen == 2 * NUM_ROWS
+    assert run.history["seen"] == run.history["val_seen"] == [NUM_ROWS] * 2
+    assert run.state.batches_seen == run.loop.store.num_updates
+
+
+def test_function_of_the_input_context(cluster):
+    """Each worker trains on its own pipeline's batches."""
+
+    def make(context):
+        x, y = numbered_rows(NUM_ROWS)
+        own = slice(context.input_pipeline_id, None, context.num_input_pipelines)
+        return tf.data.Dataset.from_tensor_slices((x[own], y[own])).batch(5)
+
+    run = cluster.train(build, {"train": make}, workers=2, steps_per_epoch=6)
+    assert run.state.batches_seen == run.loop.store.num_updates == 12
+    assert 12 * 2 <= run.state.examples_seen <= 12 * 5
+
+
+def test_strings_and_wide_constants(cluster):
+    """Constants of a layer that a graph cannot reach are handed over, however many they are."""
+    width = 300
+
+    def build_adapted():
+        normalization = keras.layers.Normalization()
+        normalization.adapt(np.random.default_rng(0).normal(2.0, 3.0, (50, width)))
+        model = keras.Sequential(
+            [keras.Input((width,)), normalization, keras.layers.Dense(3, "softmax")]
+        )
+        model.compile(keras.optimizers.SGD(0.1), loss="sparse_categorical_crossentropy")
+        return model
+
+    x = np.random.default_rng(1).normal(2.0, 3.0, (40, width)).astype("float32")
+    data = {"train": (x, np.arange(40) % 3)}
+    assert_same(cluster.train(build_adapted, data), fit(build_adapted, data))
+
+
+def test_tables_of_this_process_are_refused(cluster):
+    def build_lookup():
+        words = keras.Input((1,), dtype="string")
+        ids = keras.layers.StringLookup(vocabulary=["a", "b"])(words)
+        vectors = keras.layers.Flatten()(keras.layers.Embedding(3, 2)(ids))
+        model = keras.Model(words, keras.layers.Dense(1)(vectors))
+        model.compile("sgd", loss="mse")
+        return model
+
+    data = {"train": (np.array([["a"], ["b"]] * 8), np.zeros((16, 1), "float32"))}
+    with pytest.raises(ConfigError, match=r"StringLookup.*between_graph"):
+        cluster.prepare(build_lookup, data)
+
+
+def test_one_and_two_clients_evaluate_alike(cluster):
+    """Validation is shared out by whole batches; what is limited stays limited."""
+
+    def build_model():
+        model = keras.Sequential([keras.Input((6,)), keras.layers.Dense(3, "softmax")])
+        model.compile(
+            keras.optimizers.SGD(0.0),
+            loss="sparse_categorical_crossentropy",
+            metrics=["accuracy", keras.metrics.SparseCategoricalCrossentropy(name="again")],
+        )
+        return model
+
+    x, y = labelled_rows()
+    data = {"train": (x, y), "validation": (x[:37], y[:37])}
+    one, two = (cluster.train(build_model, data, workers=n, epochs=1) for n in (1, 2))
+    for name, values in one.history.items():
+        assert values == pytest.approx(two.history[name]), name

@@ -1,0 +1,259 @@
+"""Train through the real assembly with several clients in this process, one thread each."""
+
+import itertools
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import keras
+import numpy as np
+
+from kdist import config as kdist_config
+from kdist.assembly.building import Builder, Sources
+from kdist.assembly.engine import Engine, make_engine
+from kdist.cluster.spec import ClusterSpec
+from kdist.cluster.task import Task, TaskType
+from kdist.cluster.traits import traits_of
+from kdist.config.schema import Config
+from kdist.distribute.between_graph.loop import BetweenGraphLoop
+from kdist.distribute.between_graph.worker import Seat, StepWorker
+from kdist.distribute.data import num_steps
+from kdist.distribute.inner_loop import InnerLoop
+from kdist.distribute.layout import BucketLayout
+from kdist.distribute.shares import WorkerShare
+from kdist.distribute.strategies import make_strategy
+from kdist.distribute.structure import ModelStructure
+from kdist.training.callback_bridge import CallbackBridge
+from kdist.training.peers import Alone
+from kdist.training.report.facts import EpochFacts
+from kdist.training.trainer import Silent, Trainer, TrainingPlan, TrainingState
+from tests.engine.harness import Data, numpy_weights
+from tests.ps.trainings import free_spec
+
+TRAITS = traits_of("ps", "between_graph", "async")
+_containers = itertools.count()
+
+
+def client_spec(num_workers: int, num_ps: int) -> ClusterSpec:
+    """Return a cluster without a chief on free ports of this machine."""
+    addresses = free_spec(num_workers, num_ps).addresses
+    return ClusterSpec({k: a for k, a in addresses.items() if k is not TaskType.CHIEF})
+
+
+@dataclass(kw_only=True)
+class ClientRun:
+    """A training by several clients, and what it came to once `run` has returned."""
+
+    model: keras.Model
+    engine: Engine
+    bridge: CallbackBridge
+    trainer: Trainer
+    followers: list[BetweenGraphLoop]
+    epochs: list[EpochFacts] = field(default_factory=list)
+    weights: list[np.ndarray] = field(default_factory=list)
+    ids_of_followers: list[int] = field(default_factory=list)
+    _threads: list[threading.Thread] = field(default_factory=list)
+    _errors: list[BaseException] = field(default_factory=list)
+
+    @property
+    def loop(self) -> BetweenGraphLoop:
+        """Return the chief's loop."""
+        loop = self.engine.loop
+        assert isinstance(loop, BetweenGraphLoop)
+        return loop
+
+    @property
+    def state(self) -> TrainingState:
+        """Return the counts."""
+        return self.trainer.state
+
+    @property
+    def history(self) -> dict[str, list[float]]:
+        """Return what Keras would call the history."""
+        history: dict[str, list[float]] = {}
+        for facts in self.epochs:
+            for key, value in facts.metrics.items():
+                history.setdefault(key, []).append(value)
+        return history
+
+    def start_follower(self, follower: BetweenGraphLoop) -> None:
+        """Let one more client take steps, on a thread of its own."""
+
+        def follow() -> None:
+            try:
+                self.ids_of_followers.append(
+                    follower.follow("worker-0", compare=lambda notes: None, on_ready=lambda: None)
+                )
+            except BaseException as error:
+                self._errors.append(error)
+                raise
+
+        thread = threading.Thread(target=follow, daemon=True)
+        thread.start()
+        self._threads.append(thread)
+
+    def run(self) -> "ClientRun":
+        """Train to the end; the model then holds the servers' values."""
+        for follower in self.followers:
+            self.start_follower(follower)
+        self.trainer.run()
+        self.finish()
+        self.loop.store.write_to_model()
+        self.weights = numpy_weights(self.model)
+        return self
+
+    def finish(self) -> None:
+        """Let the followers go."""
+        self.loop.close()
+        for thread in self._threads:
+            thread.join(30)
+            assert not thread.is_alive()
+        assert not self._errors
+
+
+class Trainings:
+    """Hands out trainings on the servers of one cluster."""
+
+    def __init__(self, spec: ClusterSpec, servers: Sequence[Any]):
+        """Remember who serves where."""
+        self._spec = spec
+        self._targets = {
+            task: server.target for task, server in zip(spec.tasks(), servers, strict=True)
+        }
+
+    def prepare(
+        self,
+        build: Callable[[], keras.Model],
+        data: Data | Callable[[], Data],
+        *,
+        workers: int = 1,
+        ps: int = 2,
+        callbacks: Sequence[keras.callbacks.Callback] = (),
+        num_lost: Callable[[], int] = lambda: 0,
+        **settings: Any,
+    ) -> ClientRun:
+        """Make everything that training needs, seeded; nothing is trained yet.
+
+        Args:
+            build: Returns a compiled model.
+            data: `{"train": part, "validation": part}`.
+            workers: Clients that push; the first is the chief.
+            ps: Servers that hold the store.
+            callbacks: Of Keras.
+            num_lost: What the chief hears of losses.
+            **settings: Keys of the configuration; those of `data` as they are.
+        """
+        container = f"test_{next(_containers)}"
+        of_data = {"batch_size": 8, "shuffle": False}
+        for key in ("batch_size", "validation_batch_size", "shuffle", "cache_bytes"):
+            if key in settings:
+                of_data[key] = settings.pop(key)
+        name = {"name": "ps", "replication": "between_graph", **settings.pop("strategy", {})}
+        config = kdist_config.load(
+            {
+                "data": of_data,
+                "strategy": name,
+                "cluster": {"workers": workers, "ps": ps, "start_timeout_s": 30},
+                "epochs": 2,
+                **settings,
+            }
+        )
+        made = [
+            self._make(config, build, data, index, workers, ps, container, num_lost)
+            for index in range(workers)
+        ]
+        model, engine, sources, plan = made[0]
+        assert isinstance(engine.loop, BetweenGraphLoop)
+        engine.loop.begin("")
+        bridge = CallbackBridge(
+            callbacks,
+            model,
+            engine.loop.store,
+            peers=Alone(),
+            epochs=plan.epochs,
+            steps_per_epoch=plan.steps_per_epoch,
+        )
+        epochs: list[EpochFacts] = []
+        trainer = Trainer(
+            engine.loop,
+            bridge,
+            plan,
+            validation=sources.validation,
+            peers=Alone(),
+            reporter=Silent(),
+            on_epoch=epochs.append,
+        )
+        followers = [other.loop for _, other, _, _ in made[1:]]
+        return ClientRun(
+            model=model,
+            engine=engine,
+            bridge=bridge,
+            trainer=trainer,
+            epochs=epochs,
+            followers=[loop for loop in followers if isinstance(loop, BetweenGraphLoop)],
+        )
+
+    def train(self, build: Callable[[], keras.Model], data: Any, **options: Any) -> ClientRun:
+        """Train with kdist (2 epochs unless told); see `prepare` for the arguments."""
+        return self.prepare(build, data, **options).run()
+
+    def _make(
+        self,
+        config: Config,
+        build: Callable[[], keras.Model],
+        data: Any,
+        index: int,
+        workers: int,
+        ps: int,
+        container: str,
+        num_lost: Callable[[], int],
+    ) -> tuple[keras.Model, Engine, Sources, TrainingPlan]:
+        """Do what one client's process would do before it trains."""
+        keras.utils.set_random_seed(0)
+        task = Task(TaskType.WORKER, index)
+        share = WorkerShare(worker_index=index, num_workers=workers)
+        builder = Builder(config, ())
+        builder.use({"build_model": build, "make_data": data if callable(data) else lambda: data})
+        sources = builder.data(share)
+
+        def make_loop(structure: ModelStructure, layout: BucketLayout) -> InnerLoop:
+            worker = StepWorker(
+                structure,
+                layout,
+                Seat(
+                    share=share,
+                    target=self._targets[task],
+                    servers={"ps-0": self._spec.address(Task(TaskType.PS, 0))},
+                    device=f"/job:worker/replica:0/task:{index}/device:CPU:0",
+                    container=container,
+                ),
+                source=sources.train,
+                validation=sources.validation,
+                steps_per_call=config.steps_per_execution,
+                jit_compile=config.jit_compile,
+                max_staleness=config.strategy.max_staleness,
+            )
+            return BetweenGraphLoop(worker, num_lost=num_lost, start_timeout_s=30)
+
+        model = builder.model()
+        engine = make_engine(
+            config,
+            TRAITS,
+            make_strategy(TRAITS, self._spec, task, num_devices=1, collective="auto"),
+            model,
+            sources.train,
+            share=WorkerShare(),
+            num_servers=ps,
+            num_workers=workers,
+            check_cluster=lambda: None,
+            make_client_loop=make_loop,
+        )
+        plan = TrainingPlan(
+            epochs=config.epochs,
+            steps_per_epoch=num_steps(sources.train, config.steps_per_epoch, key="data.train"),
+            max_steps=config.max_steps,
+            steps_per_call=config.steps_per_execution,
+            replicas_in_flight=workers,
+        )
+        return model, engine, sources, plan
