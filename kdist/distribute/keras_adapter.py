@@ -201,21 +201,25 @@ def recorded_slots(optimizer: keras.optimizers.Optimizer) -> Iterator[list[tuple
     """Record (reference variable, slot) pairs while the optimizer is built inside the block.
 
     Those of the optimizers inside a `MultiOptimizer` are among them. Private because an optimizer
-    does not say which variable a slot belongs to.
+    does not say which variable a slot belongs to. A slot in a shape of its own (Adafactor's rows
+    and columns) belongs to the variable of the next one.
     """
     recorded: list[tuple[Any, Any]] = []
     hooked = [optimizer, *getattr(optimizer, "optimizers", ())]
+    known = {id(variable) for each in hooked for variable in each.variables}
 
-    def recording(original: Callable[..., Any]) -> Callable[..., Any]:
+    def recording(each: Any, original: Callable[..., Any]) -> Callable[..., Any]:
         def record(reference_variable: Any, *args: Any, **kwargs: Any) -> Any:
             slot = original(reference_variable, *args, **kwargs)
-            recorded.append((reference_variable, slot))
+            new = [variable for variable in each.variables if id(variable) not in known]
+            recorded.extend((reference_variable, variable) for variable in new)
+            known.update(id(variable) for variable in new)
             return slot
 
         return record
 
     for each in hooked:
-        each.add_variable_from_reference = recording(each.add_variable_from_reference)
+        each.add_variable_from_reference = recording(each, each.add_variable_from_reference)
     try:
         yield recorded
     finally:

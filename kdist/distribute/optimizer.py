@@ -13,7 +13,7 @@ import keras
 import tensorflow as tf
 
 from kdist.distribute import keras_adapter
-from kdist.distribute.bucket_values import split_members as split_members
+from kdist.distribute.gradients import all_finite, divide
 from kdist.distribute.layout import BucketLayout
 from kdist.distribute.row_rules import sum_repeated, update_rows
 from kdist.distribute.values import eagerly, run, to_numpy
@@ -239,23 +239,3 @@ def _built(store: StoreOptimizer) -> StoreOptimizer:
         counts[bucket_index] += 1
     store.slots = tuple(slots)
     return store
-
-
-def all_finite(gradients: Sequence[Any]) -> tf.Tensor:
-    """Return whether no gradient overflowed, a bool scalar."""
-    return tf.reduce_all([tf.reduce_all(tf.math.is_finite(_dense(g))) for g in gradients])
-
-
-def _dense(gradient: Any) -> tf.Tensor:
-    return gradient.values if isinstance(gradient, tf.IndexedSlices) else gradient
-
-
-def divide(gradient: Any, scale: tf.Tensor) -> Any:
-    """Return a dense or sparse gradient divided by a scalar."""
-    if isinstance(gradient, tf.IndexedSlices):
-        return tf.IndexedSlices(
-            gradient.values / tf.cast(scale, gradient.values.dtype),
-            gradient.indices,
-            gradient.dense_shape,
-        )
-    return gradient / tf.cast(scale, gradient.dtype)

@@ -13,13 +13,9 @@ import numpy as np
 import tensorflow as tf
 
 from kdist.distribute import keras_adapter
+from kdist.distribute.bucket_values import split_members
 from kdist.distribute.layout import Bucket, BucketLayout
-from kdist.distribute.optimizer import (
-    StoreOptimizer,
-    build_store_optimizer,
-    inner_optimizer,
-    split_members,
-)
+from kdist.distribute.optimizer import StoreOptimizer, build_store_optimizer, inner_optimizer
 from kdist.distribute.shares import WorkerShare
 from kdist.distribute.spilled import KeptTable
 from kdist.distribute.step_types import StepValues

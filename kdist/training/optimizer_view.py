@@ -16,6 +16,7 @@ import numpy as np
 
 from kdist.distribute import keras_adapter
 from kdist.distribute.bucket_values import bucket_value, variable_values
+from kdist.distribute.counters import most_advanced
 from kdist.distribute.inner_loop import Store
 from kdist.distribute.optimizer import StoreOptimizer, clone_optimizer, inner_optimizer
 from kdist.distribute.spilled import is_large, spilled
@@ -193,10 +194,13 @@ class SlotMapping:
         Each is an array, or something that becomes one.
         """
         pattern = self._inner if is_inner else self._outer
-        clone = self._clones[0]
-        own = clone.inner if is_inner else clone.optimizer
-        slot_ids = {id(slot.variable) for slot in clone.slots}
-        scalars = iter([v for v in own.variables if id(v) not in slot_ids])
+
+        def listed(clone: StoreOptimizer) -> list[keras.Variable]:
+            slots = {id(slot.variable) for slot in clone.slots}
+            own = clone.inner if is_inner else clone.optimizer
+            return [variable for variable in own.variables if id(variable) not in slots]
+
+        scalars = iter(most_advanced(self._clones, listed))
         for number, variable in enumerate(pattern.variables):
             if id(variable) in self._slot_of:
                 yield str(number), self._slot_value(*self._slot_of[id(variable)])

@@ -161,3 +161,41 @@ def test_keras_divides_mean_losses_by_the_replicas_that_it_sees():
     inside = strategy.run(lambda: model.compute_loss(x=x, y=y, y_pred=model(x)))
     values = strategy.experimental_local_results(inside)
     np.testing.assert_allclose([float(v) * 3 for v in values], [outside] * 3, rtol=1e-5)
+
+
+def test_a_layer_is_built_without_a_value_until_it_is_given_one():
+    layer = keras.layers.Embedding(5, 2)
+    keras_adapter.build_without_value(layer, layer.build)
+    [variable] = layer.trainable_variables
+    with keras.StatelessScope():
+        pass  # Keras gives a value here to all variables that wait for one.
+    assert not keras_adapter.has_value(variable)
+    assert tuple(variable.shape) == (5, 2)
+    variable.assign(np.ones((5, 2)))
+    assert keras_adapter.has_value(variable)
+    keras_adapter.give_value(variable, np.full((5, 2), 3.0))
+    np.testing.assert_array_equal(layer(np.array([4])), [[3.0, 3.0]])
+    keras_adapter.drop_value(variable)
+    assert not keras_adapter.has_value(variable)
+    layer.set_weights([np.ones((5, 2))])
+    np.testing.assert_array_equal(variable.numpy(), np.ones((5, 2)))
+
+
+def test_slots_in_a_shape_of_their_own_belong_to_a_variable():
+    variables = [keras.Variable(np.zeros((3, 2))), keras.Variable(np.zeros(4))]
+    optimizer = keras.optimizers.Adafactor()
+    with keras_adapter.recorded_slots(optimizer) as recorded:
+        optimizer.build(variables)
+    owned = [[tuple(s.shape) for ref, s in recorded if ref is v] for v in variables]
+    assert owned == [[(3,), (2,), (3, 2)], [(), (), (4,)]]
+
+
+def test_the_optimizer_that_a_map_chooses_decides_on_weight_decay():
+    leaves_out = keras.optimizers.AdamW()
+    leaves_out.exclude_from_weight_decay(var_names=["kernel"])
+    both = keras.optimizers.MultiOptimizer(
+        keras.optimizers.OptimizerMap(keras.optimizers.AdamW(), {"kernel": leaves_out})
+    )
+    for name, decays in (("kernel", False), ("bias", True)):
+        variable = keras.Variable(np.zeros(2), name=name)
+        assert keras_adapter.uses_weight_decay(both, variable) == decays

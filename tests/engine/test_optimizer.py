@@ -6,13 +6,13 @@ import pytest
 
 from kdist.distribute import keras_adapter
 from kdist.distribute.bucket_plan import plan_buckets
+from kdist.distribute.bucket_values import split_members
 from kdist.distribute.layout import VariableInfo
 from kdist.distribute.optimizer import (
     build_store_optimizer,
     can_flatten,
     clone_optimizer,
     inner_optimizer,
-    split_members,
 )
 from kdist.distribute.store import to_numpy
 from kdist.errors import ConfigError

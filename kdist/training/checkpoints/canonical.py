@@ -17,6 +17,7 @@ import tensorflow as tf
 
 from kdist.distribute import keras_adapter
 from kdist.distribute.bucket_values import bucket_value, variable_values
+from kdist.distribute.counters import most_advanced
 from kdist.distribute.inner_loop import Store
 from kdist.distribute.layout import Bucket
 from kdist.distribute.optimizer import StoreOptimizer, updating_optimizers
@@ -51,7 +52,7 @@ def capture(model: keras.Model, store: Store) -> Callable[[], Arrays]:
         if id(variable) not in trainable_ids
     ]
     values, slots = _captured(store.optimizers)
-    scalars = [_snapshot(variable) for variable in _scalars(store.optimizers[0])]
+    scalars = [_snapshot(variable) for variable in most_advanced(store.optimizers, _scalars)]
 
     def arrays() -> Arrays:
         for position, value in rest:
