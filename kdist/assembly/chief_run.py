@@ -109,7 +109,7 @@ class _ChiefRun:
             place.request.spec,
             parts.plan,
             num_replicas=parts.num_replicas,
-            warnings=[*parts.sources.notes, *self.warnings],
+            warnings=[*parts.sources.notes, *parts.engine.warnings, *self.warnings],
             run_dir=self.folder.path,
         )
         self.result["restarts"] = place.request.attempt

@@ -14,7 +14,7 @@ from kdist.assembly.coordinator_loops import (
     num_shares_of,
     refuse_what_shares_cannot_train,
 )
-from kdist.assembly.layouts import plan_layout, variable_infos
+from kdist.assembly.layouts import forgotten_exclusions, plan_layout, variable_infos
 from kdist.assembly.row_tables import choose_row_tables, refuse_own_steps
 from kdist.cluster.traits import StrategyTraits
 from kdist.config.schema import Config
@@ -44,6 +44,7 @@ class Engine:
     structure: ModelStructure
     layout: BucketLayout
     notes: tuple[str, ...]
+    warnings: tuple[str, ...] = ()
 
 
 def make_engine(
@@ -145,7 +146,13 @@ def make_engine(
     notes = [*_normalization_notes(model, num_replicas), *table_notes]
     if traits.aggregates:
         notes += aggregation_notes(config, num_workers)
-    return Engine(loop=loop, structure=structure, layout=layout, notes=tuple(notes))
+    return Engine(
+        loop=loop,
+        structure=structure,
+        layout=layout,
+        notes=tuple(notes),
+        warnings=forgotten_exclusions(structure),
+    )
 
 
 def _own_step_engine(

@@ -8,7 +8,7 @@ from kdist.config.schema import Config
 from kdist.distribute import keras_adapter
 from kdist.distribute.bucket_plan import FLAT_BUCKET_BYTES, SERVER_BUCKET_BYTES, plan_buckets
 from kdist.distribute.layout import Bucket, BucketLayout, VariableInfo
-from kdist.distribute.optimizer import can_flatten, inner_optimizer
+from kdist.distribute.optimizer import can_flatten, inner_optimizer, updating_optimizers
 from kdist.distribute.structure import ModelStructure
 from kdist.training.report.facts import Block, ServerContents
 from kdist.training.report.formats import bytes_text
@@ -43,6 +43,20 @@ def variable_infos(structure: ModelStructure) -> list[VariableInfo]:
         )
         for index, variable in enumerate(structure.trainable)
     ]
+
+
+def forgotten_exclusions(structure: ModelStructure) -> tuple[str, ...]:
+    """Return a warning if `model.keras` will not say what is left out of weight decay."""
+    optimizers = updating_optimizers(structure.model.optimizer)
+    left_out = [info.path for info in variable_infos(structure) if not info.has_weight_decay]
+    if not left_out or not any(each.weight_decay for each in optimizers):
+        return ()
+    shown = ", ".join(left_out[:3]) + (", ..." if len(left_out) > 3 else "")
+    return (
+        "Keras does not save what exclude_from_weight_decay leaves out: an optimizer loaded from "
+        f"model.keras decays all variables, those left out here included ({shown}). Call it again "
+        "before training on.",
+    )
 
 
 def server_contents(structure: ModelStructure, layout: BucketLayout) -> tuple[ServerContents, ...]:

@@ -22,7 +22,7 @@ from .cases import (
     heads,
     sgd,
 )
-from .harness import assert_same, fit, train
+from .harness import assert_same, fit, labelled_rows, prepare, train
 
 
 def saved(outcome, path):
@@ -120,3 +120,17 @@ def test_large_variables_are_not_copied_and_still_saved(tmp_path):
     loaded = saved(outcome, tmp_path / "model.keras")
     for a, b in zip(outcome.weights, loaded.get_weights(), strict=True):
         np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.parametrize(("names", "num_warnings"), [(["bias"], 1), ([], 0), (["nothing"], 0)])
+def test_what_the_file_forgets_of_weight_decay_is_said(names, num_warnings):
+    def build():
+        model = keras.Sequential([keras.Input((6,)), keras.layers.Dense(3, name="last")])
+        optimizer = keras.optimizers.AdamW(0.1)
+        optimizer.exclude_from_weight_decay(var_names=names)
+        model.compile(optimizer, loss=keras.losses.SparseCategoricalCrossentropy(True))
+        return model
+
+    warnings = prepare(build, {"train": labelled_rows()}).engine.warnings
+    assert len(warnings) == num_warnings
+    assert all("(last/bias)" in warning for warning in warnings)
