@@ -17,6 +17,7 @@ import yaml
 
 from kdist import config as kdist_config
 from kdist.cluster.choose import choose_strategy
+from kdist.cluster.tf_config import VARIABLE
 from kdist.cluster.traits import traits_of
 from kdist.errors import ConfigError, KdistError, TrainingError
 from kdist.launch.accelerators import count_accelerators
@@ -108,12 +109,19 @@ def fit(
         config: Further settings by dotted key, such as `{"data.shuffle": False}`.
 
     Raises:
-        ConfigError: If something cannot work; nothing was started then, or nothing trained.
+        ConfigError: If something cannot work, TF_CONFIG being set included; nothing was started
+            then, or nothing trained.
         TrainingError: If training failed; the message names the task.
         KeyboardInterrupt: If Ctrl-C came before training began; later, it stops training, and the
             result's status is `stopped`.
     """
     started_at_s = time.time()
+    if VARIABLE in os.environ:
+        raise ConfigError(
+            f"kdist.fit starts tasks of its own, on this machine. Received: {VARIABLE} is set, which "
+            "makes this process one task of a cluster. Unset it, or train with python -m kdist on "
+            "every machine of the cluster."
+        )
     objects = _objects(
         build_model=build_model,
         make_data=make_data,
