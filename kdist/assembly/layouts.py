@@ -86,9 +86,9 @@ def server_lines(servers: Sequence[ServerContents]) -> tuple[str, ...]:
 
 
 def _label(structure: ModelStructure, bucket: Bucket) -> str:
-    if len(bucket.members) > 1:
+    member, *others = bucket.members
+    if others:
         return f"{len(bucket.members)} variables"
-    member = bucket.members[0]
     path = structure.trainable[member.variable_index].path
     if member.rows is None:
         return path

@@ -133,4 +133,4 @@ def test_what_the_file_forgets_of_weight_decay_is_said(names, num_warnings):
 
     warnings = prepare(build, {"train": labelled_rows()}).engine.warnings
     assert len(warnings) == num_warnings
-    assert all("(last/bias)" in warning for warning in warnings)
+    assert all("last/bias)" in warning for warning in warnings)
