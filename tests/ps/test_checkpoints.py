@@ -1,0 +1,62 @@
+"""A checkpoint goes from servers to one process, from there to servers, and to other servers."""
+
+import keras
+import numpy as np
+import pytest
+
+from kdist.training.checkpoints.canonical import capture, restore
+from tests.engine.cases import CASES, ROWS, adam, dense
+from tests.engine.harness import fit, numpy_weights, prepare
+
+NUM_STEPS = 20  # Four epochs of five batches.
+
+
+def decaying():
+    rate = keras.optimizers.schedules.ExponentialDecay(0.05, 3, 0.8)
+    return keras.optimizers.Adam(rate, use_ema=True, ema_momentum=0.9)
+
+
+def prepared(cluster, mode, build, data):
+    """Return a training in a mode: `single`, or `ps` and the number of its servers."""
+    if mode == "single":
+        return prepare(build, data).engine
+    return cluster.prepare(build, data, workers=1, ps=int(mode.removeprefix("ps"))).engine
+
+
+def train(engine, first_step, num_steps):
+    engine.loop.train(first_step, num_steps, steps_per_call=1, on_progress=lambda done: False)
+
+
+@pytest.mark.parametrize(
+    ("first", "then"), [("single", "ps2"), ("ps2", "single"), ("ps2", "ps1"), ("ps1", "ps2")]
+)
+@pytest.mark.parametrize("name", ["adam", "decaying", "embedding"])
+def test_it_goes_on_as_plain_keras_would(cluster, name, first, then):
+    build = {"adam": dense(adam), "decaying": dense(decaying)}.get(
+        name, CASES["masked_steps"].build
+    )
+    data = CASES["masked_steps"].data if name == "embedding" else ROWS
+    reference = fit(build, data, epochs=4)
+    num_steps = 4 * -(-len(data["train"][1]) // 8)
+    half = prepared(cluster, first, build, data)
+    train(half, 0, 7)
+    state = dict(capture(half.structure.model, half.loop.store)())
+
+    other = prepared(cluster, then, build, data)
+    model, store = other.structure.model, other.loop.store
+    for variable in model.trainable_variables:
+        variable.assign(variable + 1.0)  # Nothing of it may shine through.
+    restore(model, store, state.__getitem__)
+    assert store.num_updates == 7
+    again = dict(capture(model, store)())
+    assert sorted(again) == sorted(state)
+    for key, value in state.items():
+        np.testing.assert_array_equal(again[key], value, err_msg=key)
+
+    train(other, 7, num_steps - 7)
+    assert store.num_updates == num_steps
+    for optimizer in store.optimizers:
+        optimizer.finalize()
+    store.write_to_model()
+    for mine, theirs in zip(numpy_weights(model), reference.weights, strict=True):
+        np.testing.assert_allclose(mine, theirs, atol=1e-5)
