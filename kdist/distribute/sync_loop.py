@@ -4,7 +4,7 @@ single, mirrored and multiworker differ in the strategy object only. A step pull
 computes on each replica's share, reduces once, and applies once.
 """
 
-from collections.abc import Iterator
+from collections.abc import Mapping
 from itertools import islice
 from typing import Any
 
@@ -14,15 +14,18 @@ import tensorflow as tf
 
 from kdist.distribute.compute import StepCompute
 from kdist.distribute.data.source import BatchSource
-from kdist.distribute.evaluation import EpochLogs
+from kdist.distribute.evaluation import SUMS, EpochLogs, restored
+from kdist.distribute.feeds import feed_of
 from kdist.distribute.inner_loop import OnProgress
 from kdist.distribute.layout import BucketLayout
 from kdist.distribute.loss_terms import VALID, WEIGHTS
+from kdist.distribute.row_exchange import FetchedRows, RowExchange
 from kdist.distribute.shares import WorkerShare, replica_in_block_op
 from kdist.distribute.signatures import share_specs, step_seeds, value_specs
 from kdist.distribute.step_types import Contribution, Share, StepValues
 from kdist.distribute.store import ReplicatedStore
 from kdist.distribute.structure import ModelStructure
+from kdist.distribute.table_search import find_tables
 
 # Most steps in one call of the runtime; longer calls are made of these.
 UNROLLED_STEPS = 10
@@ -59,8 +62,7 @@ class SyncLoop:
         self.share = share
         self.num_replicas = strategy.num_replicas_in_sync
         self._source = source
-        self._batches: Iterator[Any] | None = None
-        self._next_step = 0
+        self._feed = feed_of(source, share)
         self._rows_are_global = source.kind != "per_worker"
         self._jit = jit_compile
         self._traces_in_replica = structure.has_synchronized_layers and self.num_replicas > 1
@@ -68,8 +70,10 @@ class SyncLoop:
             structure,
             layout,
             replicas_seen=self.num_replicas if self._traces_in_replica else 1,
+            lookups=find_tables(structure, layout, source.element_spec[0], also_large=False),
         )
         self.store = ReplicatedStore(strategy, structure, layout, share)
+        self._rows = RowExchange(self.compute, layout, self.store.look_up)
         self.logs = EpochLogs(structure, self.compute.aux)
         self._sums = tf.Variable(tf.zeros([self.compute.aux.num_logged], tf.float64))
         self._needs_denominators = self.num_replicas > 1 and any(
@@ -79,7 +83,7 @@ class SyncLoop:
         self._denominators_fn: Any = None
         self._evaluate_fn: Any = None
         self._step_fn = tf.function(self._step, autograph=False)
-        self._run_fns: dict[int, Any] = {1: self._step_fn}
+        self._run_fns: dict[int, Any] = {}
         self._sum_evaluation = tf.function(self._evaluate_batches)
 
     # training
@@ -89,14 +93,12 @@ class SyncLoop:
     ) -> int:
         """Run steps; see `InnerLoop.train`."""
         self._ensure_traced()
-        if self._batches is None or first_step != self._next_step:
-            self._batches = iter(self._source.dataset(first_step, self.share, repeat=True))
         done = 0
         while done < num_steps:
-            size = min(steps_per_call, UNROLLED_STEPS, num_steps - done)
-            self._run_fn(size)(self._batches, tf.constant(first_step + done, tf.int64))
+            longest = min(steps_per_call, UNROLLED_STEPS, num_steps - done)
+            size, batches = self._feed.take(first_step + done, longest)
+            self._run_fn(size)(tf.constant(first_step + done, tf.int64), *batches)
             done += size
-            self._next_step = first_step + done
             if on_progress(done):
                 break
         return done
@@ -109,6 +111,18 @@ class SyncLoop:
         """Forget the sums; an epoch begins."""
         self._sums.assign(tf.zeros_like(self._sums))
 
+    def capture_sums(self) -> dict[str, np.ndarray]:
+        """Return the sums since the last reset."""
+        return {SUMS: self.read_logs()}
+
+    def restore_sums(self, sums: Mapping[str, np.ndarray]) -> bool:
+        """Go on from captured sums, on all workers from the chief's; see `InnerLoop`."""
+        fits = restored(self._sums, sums)
+        if self.share.num_workers > 1:
+            mine = self.read_logs() * (self.share.worker_index == 0)
+            self._sums.assign(self.store.add_over_workers(mine))
+        return fits
+
     def _run_fn(self, num_steps: int) -> Any:
         """Return a function that runs `num_steps` steps, unrolled.
 
@@ -117,16 +131,20 @@ class SyncLoop:
         """
         if num_steps not in self._run_fns:
 
-            def run(batches: Any, first_step: tf.Tensor) -> None:
-                for index in range(num_steps):
-                    self._step_fn(batches, first_step + index)
+            def run(first_step: tf.Tensor, *arguments: Any) -> None:
+                for index, batch in enumerate(self._feed.batches(num_steps, *arguments)):
+                    self._step_fn(*batch, first_step + index)
 
-            self._run_fns[num_steps] = tf.function(run, autograph=False)
+            signature = self._feed.signature()
+            if signature is not None:
+                signature = (tf.TensorSpec([], tf.int64), *signature)
+            self._run_fns[num_steps] = tf.function(run, autograph=False, input_signature=signature)
         return self._run_fns[num_steps]
 
     @_PLAIN
-    def _step(self, batches: Any, step_index: tf.Tensor) -> None:
-        x, y, sample_weight, num_rows = next(batches)
+    def _step(
+        self, x: Any, y: Any, sample_weight: Any, num_rows: tf.Tensor, step_index: tf.Tensor
+    ) -> None:
         scale = self.store.optimizer.loss_scale()
         args = (x, y, sample_weight, num_rows, step_index, scale)
         if self.num_replicas == 1:
@@ -149,17 +167,27 @@ class SyncLoop:
         loss_scale: tf.Tensor,
     ) -> Contribution:
         replica = self._replica_index()
-        values = self.store.read(step_seeds(self.structure, step_index, replica))
         share = self._share_of(x, y, sample_weight, num_rows, replica)
+        values, fetched = self._values(step_seeds(self.structure, step_index, replica), share)
         if self._needs_denominators:
             local = self._denominators_fn(values, share)
             total = _all_reduce(local)
             share = share._replace(term_ratios=tf.math.divide_no_nan(local, total))
         contribution = self._train_fn(values, share, loss_scale)
+        contribution = contribution._replace(
+            gradients=self._rows.by_id(contribution.gradients, fetched)
+        )
         if self.num_replicas == 1:
             return contribution
         ints = [value * tf.cast(share.is_first, value.dtype) for value in contribution.int_states]
         return contribution._replace(int_states=ints)
+
+    def _values(
+        self, seeds: list[tf.Tensor], share: Share, *, training: bool = True
+    ) -> tuple[StepValues, list[FetchedRows]]:
+        """Return what a forward pass reads, and the rows of tables among it."""
+        values = self.store.read(seeds, leave_out=self.compute.lookups.bucket_indices)
+        return self._rows.fetch(values, share.x, training=training)
 
     def _replica_index(self) -> Any:
         if self.num_replicas == 1:
@@ -242,9 +270,8 @@ class SyncLoop:
             ).get_concrete_function(values, share)
 
     def _specs(self) -> tuple[StepValues, Share]:
-        return value_specs(self.structure, self.store.layout), share_specs(
-            self.structure, self._source.element_spec
-        )
+        values = value_specs(self.structure, self.store.layout, self.compute.lookups)
+        return values, share_specs(self.structure, self._source.element_spec)
 
     # evaluation
 
@@ -299,7 +326,8 @@ class SyncLoop:
             x, y, sample_weight, tf.cast(num_rows, tf.float32), one, one, one,
             tf.ones([len(self.structure.terms)], tf.float32),
         )  # fmt: skip
-        values = self.store.read(step_seeds(self.structure, tf.constant(0, tf.int64), 0))
+        seeds = step_seeds(self.structure, tf.constant(0, tf.int64), 0)
+        values, _ = self._values(seeds, share, training=False)
         return tf.cast(self._evaluate_fn(values, share), tf.float64)
 
     def _add_over_workers(self, total: np.ndarray) -> np.ndarray:
