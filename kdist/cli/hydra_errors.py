@@ -11,6 +11,8 @@ from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 from kdist.config.reading import known_keys, unknown_key
 from kdist.errors import ConfigError
 
+# Options that come with an extra.
+_OPTIONAL = {"hydra/sweeper/optuna": " optuna comes with: pip install 'kdist[optuna]'."}
 _FREE_SECTIONS = ("data", "model", "optimizer", "callbacks", "loss")
 
 
@@ -60,7 +62,10 @@ def _missing_file(error: MissingConfigException) -> ConfigError:
     if error.options:
         group, _, option = missing.rpartition("/")
         options = ", ".join(error.options)
-        return ConfigError(f"{group} has no option {option}. Received: {missing}. Use: {options}.")
+        hint = _OPTIONAL.get(missing, "")
+        return ConfigError(
+            f"{group} has no option {option}. Received: {missing}. Use: {options}.{hint}"
+        )
     return ConfigError(
         f"There is no configuration file {missing}. Received: --config-name. Add the folder that "
         "holds it: --config-dir <folder>."

@@ -53,24 +53,17 @@ def _run(plan: SweepPlan, sweep: Sweep) -> int:
             run_sweeper(plan, sweep)
     except SweepEnded:
         pass
-    except Exception as error:
-        has_started = any(outcome.status != NOT_STARTED for _, outcome in sweep.rows.values())
-        if not has_started:
+    except KdistError as error:
+        outcomes = [outcome for _, outcome in sweep.rows.values()]
+        if all(outcome.status == NOT_STARTED for outcome in outcomes):
             raise
-        if any(outcome.value is not None for _, outcome in sweep.rows.values()):
-            _report(plan, error)
+        if any(outcome.value is not None for outcome in outcomes):
+            report(error, is_debug=bool(plan.tree.get("debug")))
             return _FAILED
     if sweep.stop_signal is not None:
         return 128 + sweep.stop_signal
     is_done = all(outcome.status == COMPLETED for _, outcome in sweep.rows.values())
     return 0 if is_done else _FAILED
-
-
-def _report(plan: SweepPlan, error: Exception) -> None:
-    """Tell what a sweeper raised after its first job."""
-    if not isinstance(error, KdistError):
-        error = ConfigError(f"hydra/sweeper={plan.sweeper} raised {type(error).__name__}: {error}")
-    report(error, is_debug=bool(plan.tree.get("debug")))
 
 
 def _tell(sweep: Sweep, folder: SweepFolder) -> None:

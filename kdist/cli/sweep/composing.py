@@ -80,8 +80,10 @@ class SweepPlan:
 
     @property
     def arguments(self) -> list[str]:
-        """What a sweeper gets: the overrides, values that vary included."""
-        return [str(entry) for entry in self.tree.hydra.overrides.task]
+        """What a sweeper gets: the overrides, values that vary included, as they were typed."""
+        typed = OmegaConf.to_container(self.tree.hydra.overrides.task, resolve=False)
+        assert isinstance(typed, list)
+        return [str(entry) for entry in typed]
 
     def num_at_once(self, num_cpus: int) -> int:
         """Return how many jobs may run side by side.
@@ -206,7 +208,8 @@ def compose_job(plan: SweepPlan, overrides: Sequence[str], number: int, folder: 
 
 def _own_values(plan: SweepPlan, overrides: Sequence[str]) -> dict[str, str]:
     """Return a job's values of those keys that were not typed with one value for all jobs."""
-    shared = {each.key_or_group for each in plan.typed if not each.is_sweep_override()}
+    last_typed = {each.key_or_group: each for each in plan.typed}
+    shared = {key for key, each in last_typed.items() if not each.is_sweep_override()}
     return {
         each.key_or_group: _text(each)
         for each in parse_overrides(overrides)

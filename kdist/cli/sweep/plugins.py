@@ -14,8 +14,8 @@ from omegaconf import DictConfig, open_dict, read_write
 
 from kdist.cli.sweep.composing import SweepPlan
 from kdist.cli.sweep.jobs import Outcome
-from kdist.cli.sweep.sweep import Sweep
-from kdist.errors import ConfigError, TrainingError
+from kdist.cli.sweep.sweep import Sweep, SweepEnded
+from kdist.errors import ConfigError, KdistError, TrainingError
 from kdist.records.result import COMPLETED
 
 
@@ -54,7 +54,7 @@ def run_sweeper(plan: SweepPlan, sweep: Sweep) -> None:
     A failed job does not end the sweep, unless `hydra.sweeper.max_failure_rate` was typed.
 
     Raises:
-        ConfigError: If it refuses its settings.
+        ConfigError: If it refuses its settings, or ends with an error of its own.
         SweepEnded: If no other job may start.
     """
     config = plan.tree
@@ -70,11 +70,18 @@ def run_sweeper(plan: SweepPlan, sweep: Sweep) -> None:
         )
     logging.getLogger("hydra_plugins").setLevel(logging.CRITICAL)  # Failures have been told.
     context = HydraContext(config_loader=plan.loader, callbacks=Callbacks(config))
-    with _launching_with(SweepLauncher(sweep)):
-        chosen = Plugins.instance().instantiate_sweeper(
-            hydra_context=context, task_function=_no_task, config=config
-        )
-    chosen.sweep(arguments=plan.arguments)
+    try:
+        with _launching_with(SweepLauncher(sweep)):
+            chosen = Plugins.instance().instantiate_sweeper(
+                hydra_context=context, task_function=_no_task, config=config
+            )
+        chosen.sweep(arguments=plan.arguments)
+    except (KdistError, SweepEnded):
+        raise
+    except Exception as error:
+        raise ConfigError(
+            f"hydra/sweeper={plan.sweeper} raised {type(error).__name__}: {error}"
+        ) from error
 
 
 @contextmanager
