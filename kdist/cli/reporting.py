@@ -2,8 +2,16 @@
 
 import sys
 import traceback
+from typing import TextIO
 
 from kdist.errors import KdistError, exit_code_of
+
+
+def say(text: str, stream: TextIO | None = None) -> None:
+    """Write to stdout, or to `stream`, at once; one that nobody reads any more ends nothing."""
+    from kdist.launch.console_pump import TerminalEcho
+
+    TerminalEcho(stream).write(text)
 
 
 def report(error: KdistError, *, is_debug: bool) -> int:

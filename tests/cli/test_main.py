@@ -114,6 +114,19 @@ def test_another_backend_is_refused_in_one_line(tmp_path):
     assert "KERAS_BACKEND=torch" in done.stderr
 
 
+def test_a_sweep_goes_on_when_nobody_reads_what_it_says(tmp_path):
+    argv = ["-m", "command=plan", "strategy=single,ps"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "kdist", *argv],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    process.stdout.close()
+    assert process.wait(DEADLINE_S) == 0
+    assert process.stderr.read() == b""
+
+
 def test_a_sweep_whose_jobs_all_end_well_ends_well(tmp_path):
     done = start(["-m", "command=plan", "strategy=single,mirrored"], tmp_path)
     assert done.returncode == 0, done.stderr

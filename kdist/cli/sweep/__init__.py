@@ -4,7 +4,7 @@ import sys
 from collections.abc import MutableMapping
 
 from kdist.cli.arguments import CommandLine
-from kdist.cli.reporting import report
+from kdist.cli.reporting import report, say
 from kdist.cli.sweep.composing import GRID, SweepPlan, grid, planned_sweep
 from kdist.cli.sweep.jobs import NOT_STARTED
 from kdist.cli.sweep.sweep import Sweep, SweepEnded
@@ -71,8 +71,7 @@ def _tell(sweep: Sweep, folder: SweepFolder) -> None:
     rows = list(sweep.rows.values())
     trains = any(job.trains for job, _ in rows)
     if trains or any(outcome.status != COMPLETED for _, outcome in rows):
-        sys.stdout.write(f"\n{render_table(rows, folder.path)}")
-        sys.stdout.flush()
+        say(f"\n{render_table(rows, folder.path)}")
     if not trains:
         return
     from kdist.cli.sweep.figure import draw_sweep
@@ -80,4 +79,4 @@ def _tell(sweep: Sweep, folder: SweepFolder) -> None:
     try:
         draw_sweep(rows, folder.sweep_png)
     except Exception as error:
-        sys.stderr.write(f"Warning: sweep.png was not drawn: {error}\n")
+        say(f"Warning: sweep.png was not drawn: {error}\n", sys.stderr)

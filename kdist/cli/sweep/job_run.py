@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TextIO, cast
 
+from kdist.cli.reporting import say
 from kdist.cli.run import PreparedRun
 from kdist.cli.sweep.jobs import Outcome, SweepJob, failed, outcome_of_run, status_of
 from kdist.errors import KdistError
@@ -51,7 +52,7 @@ class JobRun:
         started_s = time.monotonic()
         printed = io.StringIO() if self.is_side_by_side else None
         if self.prepared.config.command == "plan":
-            print(render_plan(self.prepared.plan), end="", file=printed)
+            say(render_plan(self.prepared.plan), printed)
             if not self.prepared.config.plan.model:
                 self._show(printed)
                 return Outcome(status=COMPLETED)
@@ -89,8 +90,7 @@ class JobRun:
 
     def _show(self, printed: io.StringIO | None) -> None:
         if printed is not None:
-            sys.stdout.write(printed.getvalue())
-            sys.stdout.flush()
+            say(printed.getvalue())
 
 
 class _Nowhere(io.TextIOBase):
@@ -112,6 +112,5 @@ class _Named(io.TextIOBase):
     def write(self, text: str) -> int:
         """Pass on the lines that are complete."""
         *lines, self._rest = (self._rest + text).split("\n")
-        sys.stderr.write("".join(f"{self._name}{line}\n" for line in lines))
-        sys.stderr.flush()
+        say("".join(f"{self._name}{line}\n" for line in lines), sys.stderr)
         return len(text)

@@ -11,6 +11,7 @@ import yaml
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import open_dict
 
+from kdist.cli.reporting import say
 from kdist.cli.resolution import yaml_without_secrets
 from kdist.cli.run import PreparedRun, prepare
 from kdist.cli.sweep.composing import SweepPlan, compose_job
@@ -140,14 +141,14 @@ class Sweep:
         """Prepare a job for its thread; see `JobPool`."""
         earlier = self._earlier.get(job.number, Earlier.NOTHING)
         if earlier is Earlier.COMPLETED:
-            _say(f"Job {job.number} was completed before: {job.composition.run_dir}")
+            say(f"Job {job.number} was completed before: {job.composition.run_dir}\n")
             return outcome_of_run(job.composition.run_dir, metric=self._plan.settings.metric)
         devices = self._devices.take()
         if devices is None:
             return None
         total = "" if self._num_jobs is None else f" of {self._num_jobs}"
         goes_on = ", which goes on" if earlier is Earlier.UNFINISHED else ""
-        _say(f"Job {job.number}{total}{goes_on}: {job.label}")
+        say(f"Job {job.number}{total}{goes_on}: {job.label}\n")
         with contextlib.ExitStack() as given_back:
             given_back.callback(self._devices.give_back, devices)
             if earlier is Earlier.UNFINISHED:
@@ -169,10 +170,9 @@ class Sweep:
         self._taken.pop(job.number, contextlib.ExitStack()).close()
         self.rows[job.number] = (job, outcome)
         if outcome.error and not outcome.is_told:
-            sys.stderr.write(f"Job {job.number} failed: {outcome.error}\n")
-            sys.stderr.flush()
+            say(f"Job {job.number} failed: {outcome.error}\n", sys.stderr)
         elif self._is_side_by_side:
-            _say(describe(job, outcome))
+            say(f"{describe(job, outcome)}\n")
         if any(job.trains for job, _ in self.rows.values()):
             write_text_atomically(self._folder.sweep_csv, render_csv(list(self.rows.values())))
 
@@ -183,7 +183,3 @@ def _continuing(job: SweepJob) -> SweepJob:
     with open_dict(tree):
         tree.resume = "auto"
     return dataclasses.replace(job, composition=dataclasses.replace(job.composition, tree=tree))
-
-
-def _say(line: str) -> None:
-    print(line, flush=True)
