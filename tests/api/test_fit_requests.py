@@ -49,3 +49,10 @@ def test_without_a_strategy_devices_decide(asked):
     [request] = asked(config={"strategy.devices": 2})
     assert request.choice_line == "strategy=mirrored: strategy.devices=2"
     assert request.num_devices == 2
+
+
+def test_a_task_of_tf_config_is_no_place_for_fit(asked, monkeypatch):
+    monkeypatch.setenv("TF_CONFIG", '{"cluster": {"worker": ["a:1"]}}')
+    assert asked() == []
+    with pytest.raises(ConfigError, match=r"Received: TF_CONFIG is set.*python -m kdist"):
+        kdist.fit(lambda: None, dict)

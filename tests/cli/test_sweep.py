@@ -55,6 +55,7 @@ def test_every_job_is_asked_for_what_a_run_of_its_own_is(jobs, sweep, monkeypatc
         (["hydra/launcher=joblib", "hydra.launcher.n_jobs=0"], "n_jobs must be at least 1"),
         (["hydra.sweep.subdir=same", "seed=1,2"], "Each job needs a folder of its own"),
         (["sweep.devices_per_job=0"], "sweep.devices_per_job must be at least 1"),
+        (["+tuner=random", "seed=1,2"], "A search makes its own runs"),
         (["sweep.fail_fast=3"], "sweep.fail_fast must be true or false"),
     ],
 )

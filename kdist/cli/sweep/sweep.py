@@ -9,7 +9,7 @@ from collections.abc import MutableMapping, Sequence
 
 import yaml
 from hydra.core.hydra_config import HydraConfig
-from omegaconf import open_dict
+from omegaconf import OmegaConf, open_dict
 
 from kdist.cli.reporting import say
 from kdist.cli.resolution import yaml_without_secrets
@@ -108,6 +108,7 @@ class Sweep:
         num_devices = self._devices.most_for_one_job()
         for job in jobs:
             try:
+                _refuse_search(job)
                 self._prepare(job, num_devices, find_free_ports)
                 if job.trains:
                     asked = yaml.safe_load(yaml_without_secrets(job.composition.tree))
@@ -175,6 +176,15 @@ class Sweep:
             say(f"{describe(job, outcome)}\n")
         if any(job.trains for job, _ in self.rows.values()):
             write_text_atomically(self._folder.sweep_csv, render_csv(list(self.rows.values())))
+
+
+def _refuse_search(job: SweepJob) -> None:
+    tuner = OmegaConf.select(job.composition.tree, "tuner.name")
+    if tuner is not None:
+        raise ConfigError(
+            f"A search makes its own runs and is no job of a sweep. Received: tuner={tuner} "
+            "with -m. Start each search by itself."
+        )
 
 
 def _continuing(job: SweepJob) -> SweepJob:
