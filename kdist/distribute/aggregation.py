@@ -49,9 +49,9 @@ class Aggregation:
             with tf.device(store.servers[0].device):
                 dealing = share_dealer.first_dealing(num_shares, num_replicas)
                 self.dealing = tf.Variable(share_dealer.packed(dealing), trainable=False)
-                self._turns = tf.queue.FIFOQueue(
-                    _NO_LIMIT, [tf.int64], [[]], shared_name=f"kdist_turns_{next(_numbers)}"
-                )
+                # A graph has a container of its own, where all its clients mean the same queue.
+                name = f"kdist_turns_{next(_numbers) if tf.executing_eagerly() else 'of_graph'}"
+                self._turns = tf.queue.FIFOQueue(_NO_LIMIT, [tf.int64], [[]], shared_name=name)
             self._staged = {
                 index: self._create_staged(index)
                 for index, server in enumerate(store.servers)
@@ -178,18 +178,22 @@ class Aggregation:
     def finish(self) -> None:
         """Make all servers apply the last step of a stretch; call it when that step is over."""
         if self._finish_fn is None:
-
-            def finish() -> tf.Tensor:
-                with tf.device(self.store.servers[0].device):
-                    dealing = self._unpacked()
-                head = [tf.zeros_like(dealing.step)] * 2
-                with tf.control_dependencies(
-                    self.pull(tf.concat([[*head, dealing.step, head[0]], dealing.last], 0))
-                ):
-                    return tf.constant(0)
-
-            self._finish_fn = tf.function(finish, autograph=False)
+            self._finish_fn = self.traced_finish()
         self._finish_fn()
+
+    def traced_finish(self) -> Any:
+        """Return what `finish` runs, as a concrete function."""
+
+        def finish() -> tf.Tensor:
+            with tf.device(self.store.servers[0].device):
+                dealing = self._unpacked()
+            head = [tf.zeros_like(dealing.step)] * 2
+            with tf.control_dependencies(
+                self.pull(tf.concat([[*head, dealing.step, head[0]], dealing.last], 0))
+            ):
+                return tf.constant(0)
+
+        return tf.function(finish, autograph=False).get_concrete_function()
 
     # on a server
 
