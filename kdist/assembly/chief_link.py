@@ -70,6 +70,11 @@ class ChiefLink:
             on_rejoined=self._regain,
         )
 
+    @property
+    def lost_tasks(self) -> frozenset[Task]:
+        """Return the tasks that were lost and are not back."""
+        return frozenset(self._lost_at_s)
+
     def join(self) -> None:
         """Wait until every task is there, then let all start their TensorFlow servers."""
         self._control.rendezvous()

@@ -124,6 +124,17 @@ TRAITS: Mapping[tuple[str, str, str], StrategyTraits] = {
             min_ps=1,
             batch_is_global=False,
         ),
+        StrategyTraits(
+            name="ps",
+            replication=BETWEEN_GRAPH,
+            update=SYNC,
+            has_followers=True,
+            trains_on=frozenset({TaskType.CHIEF, TaskType.WORKER}),
+            hosts=frozenset({TaskType.PS}),
+            restarts_alone=frozenset({TaskType.WORKER}),
+            min_workers=1,
+            min_ps=1,
+        ),
     )
 }
 
