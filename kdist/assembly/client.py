@@ -8,6 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 from kdist.assembly.building import Sources
+from kdist.assembly.chief_link import ChiefLink
 from kdist.assembly.cluster_link import ClusterLink
 from kdist.assembly.peer_link import PeerLink
 from kdist.assembly.same_data import data_facts, refuse_other_facts
@@ -15,13 +16,17 @@ from kdist.assembly.signals import EXIT_CODES, StopSignals
 from kdist.cluster.task import Task, TaskType
 from kdist.cluster.traits import StrategyTraits
 from kdist.config.schema import Config
+from kdist.config.update_rules import shares_and_replicas
+from kdist.distribute.between_graph.aggregating_loop import AggregatingClientLoop
 from kdist.distribute.between_graph.loop import BetweenGraphLoop
+from kdist.distribute.between_graph.turns import Shares
 from kdist.distribute.between_graph.worker import Seat, StepWorker
 from kdist.distribute.inner_loop import InnerLoop
 from kdist.distribute.layout import BucketLayout
 from kdist.distribute.shares import WorkerShare
 from kdist.distribute.strategies import start_server
 from kdist.distribute.structure import ModelStructure
+from kdist.errors import ConfigError
 from kdist.launch.request import TaskRequest
 from kdist.training.trainer import TrainingPlan
 
@@ -42,6 +47,7 @@ class Client:
     def __init__(self, request: TaskRequest, config: Config, traits: StrategyTraits):
         """Find this task's place; `serve` comes first."""
         self._request = request
+        self._traits = traits
         self._config = config
         tasks = [t for t in request.spec.tasks() if t.type in traits.trains_on]
         self._names = [str(task) for task in tasks]
@@ -66,6 +72,16 @@ class Client:
         def make(structure: ModelStructure, layout: BucketLayout) -> InnerLoop:
             task = self._request.task
             has_accelerator = bool(tf.config.list_logical_devices("GPU"))
+            shares = None
+            if self._traits.aggregates:
+                if sources.train.kind == "per_worker":
+                    raise ConfigError(
+                        "Synchronous workers need shares of one global batch. Received: a "
+                        "function of tf.distribute.InputContext, whose batches are each worker's "
+                        "own. Return arrays or a tf.data.Dataset, or use strategy.update=async."
+                    )
+                counts = shares_and_replicas(config.strategy, self.share.num_workers)
+                shares = Shares(*counts, batch_size=config.data.batch_size)
             worker = StepWorker(
                 structure,
                 layout,
@@ -84,11 +100,14 @@ class Client:
                 steps_per_call=config.steps_per_execution,
                 jit_compile=config.jit_compile,
                 max_staleness=config.strategy.max_staleness,
+                shares=shares,
             )
-            self._loop = BetweenGraphLoop(
+            make_loop = AggregatingClientLoop if shares else BetweenGraphLoop
+            self._loop = make_loop(
                 worker,
                 check_cluster=lambda: _check(cluster),
                 num_lost=lambda: cluster.num_workers_lost,
+                lost_now=lambda: self._lost_now(cluster),
                 start_timeout_s=config.cluster.start_timeout_s,
                 names=self._names.__getitem__,
             )
@@ -119,6 +138,13 @@ class Client:
                 on_ready=on_ready,
             )
         return EXIT_CODES.get(signals.reason or "", 0)
+
+    def _lost_now(self, cluster: ClusterLink) -> list[int]:
+        """Return the positions of workers that are lost."""
+        if not isinstance(cluster, ChiefLink):
+            return []
+        lost = [str(task) for task in cluster.lost_tasks]
+        return [index for index, name in enumerate(self._names) if name in lost]
 
     def close(self) -> None:
         """Let the followers go, however the chief's training ended."""

@@ -16,7 +16,10 @@ from kdist.cluster.spec import ClusterSpec
 from kdist.cluster.task import Task, TaskType
 from kdist.cluster.traits import traits_of
 from kdist.config.schema import Config
+from kdist.config.update_rules import shares_and_replicas
+from kdist.distribute.between_graph.aggregating_loop import AggregatingClientLoop
 from kdist.distribute.between_graph.loop import BetweenGraphLoop
+from kdist.distribute.between_graph.turns import Shares
 from kdist.distribute.between_graph.worker import Seat, StepWorker
 from kdist.distribute.data import num_steps
 from kdist.distribute.inner_loop import InnerLoop
@@ -31,7 +34,6 @@ from kdist.training.trainer import Silent, Trainer, TrainingPlan, TrainingState
 from tests.engine.harness import Data, numpy_weights
 from tests.ps.trainings import free_spec
 
-TRAITS = traits_of("ps", "between_graph", "async")
 _containers = itertools.count()
 
 
@@ -144,7 +146,7 @@ class Trainings:
             num_lost: What the chief hears of losses.
             **settings: Keys of the configuration; those of `data` as they are.
         """
-        container = f"test_{next(_containers)}"
+        container = f"test-{next(_containers)}"
         of_data = {"batch_size": 8, "shuffle": False}
         for key in ("batch_size", "validation_batch_size", "shuffle", "cache_bytes"):
             if key in settings:
@@ -216,6 +218,11 @@ class Trainings:
         builder = Builder(config, ())
         builder.use({"build_model": build, "make_data": data if callable(data) else lambda: data})
         sources = builder.data(share)
+        traits = traits_of("ps", "between_graph", config.strategy.update)
+        shares = None
+        if traits.aggregates:
+            counts = shares_and_replicas(config.strategy, workers)
+            shares = Shares(*counts, batch_size=config.data.batch_size)
 
         def make_loop(structure: ModelStructure, layout: BucketLayout) -> InnerLoop:
             worker = StepWorker(
@@ -233,14 +240,16 @@ class Trainings:
                 steps_per_call=config.steps_per_execution,
                 jit_compile=config.jit_compile,
                 max_staleness=config.strategy.max_staleness,
+                shares=shares,
             )
-            return BetweenGraphLoop(worker, num_lost=num_lost, start_timeout_s=30)
+            make_loop = AggregatingClientLoop if shares else BetweenGraphLoop
+            return make_loop(worker, num_lost=num_lost, start_timeout_s=30)
 
         model = builder.model()
         engine = make_engine(
             config,
-            TRAITS,
-            make_strategy(TRAITS, self._spec, task, num_devices=1, collective="auto"),
+            traits,
+            make_strategy(traits, self._spec, task, num_devices=1, collective="auto"),
             model,
             sources.train,
             share=WorkerShare(),

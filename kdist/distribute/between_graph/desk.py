@@ -13,17 +13,19 @@ import tensorflow as tf
 
 from kdist.distribute.server_store import WINDOW, ServerStore
 
-TRAIN, EVALUATE = 0, 1
+TRAIN, EVALUATE, TURNS = 0, 1, 2
 
 
 class Opened(NamedTuple):
     """What the desk deals from: ids `[next_id, end)`.
 
     Attributes:
-        kind: `TRAIN` or `EVALUATE`.
+        kind: `TRAIN`, `EVALUATE`, or `TURNS`: a stretch of steps in which every worker takes its
+            turns (synchronous updates), without tickets.
         next_id: The first id that nobody has taken.
         end: Behind the last id.
-        base: What an evaluation adds to its batch indices, so that no two share an id.
+        base: What an evaluation adds to its batch indices, so that no two share an id. Of turns,
+            the number of the stretch.
         version: Of the values that workers keep a copy of.
         is_closed: Whether nothing will be opened any more.
     """

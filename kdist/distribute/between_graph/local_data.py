@@ -8,6 +8,7 @@ import tensorflow as tf
 
 from kdist.distribute.data.array_source import ArraySource
 from kdist.distribute.data.source import BatchSource
+from kdist.distribute.share_step import ArrayReader, BatchReader, SentReader
 from kdist.distribute.shares import WorkerShare
 from kdist.distribute.values import write
 
@@ -27,6 +28,10 @@ class LocalData(Protocol):
 
     def batch(self, batch_id: tf.Tensor) -> Any:
         """Return `(x, y, sample_weight, num_rows)` of an id, while the graph is built."""
+        ...
+
+    def reader(self) -> BatchReader:
+        """Return what reads shares of batches, while the graph is built."""
         ...
 
     def fed(self, batch_id: int) -> list[Any]:
@@ -60,6 +65,10 @@ class KeptArrays:
         num_rows = tf.shape(rows, out_type=tf.int64)[0]
         return (*self._source.gather(self._arrays, rows), num_rows)
 
+    def reader(self) -> BatchReader:
+        """Return what gathers shares from the arrays."""
+        return ArrayReader(self._source, self._arrays)
+
     def fed(self, batch_id: int) -> list[Any]:
         """Nothing needs to be handed in."""
         del batch_id
@@ -91,6 +100,7 @@ class FedBatches:
         ]
         self._batches: Iterator[Any] | None = None
         self._next_id = 0
+        self._last: list[Any] | None = None
 
     def load(self) -> None:
         """Nothing is kept."""
@@ -100,8 +110,14 @@ class FedBatches:
         del batch_id
         return tf.nest.pack_sequence_as(self._spec, self.feeds)
 
+    def reader(self) -> BatchReader:
+        """Return what cuts shares out of the batch that is handed in."""
+        return SentReader(self.batch(tf.constant(0, tf.int64)))
+
     def fed(self, batch_id: int) -> list[Any]:
-        """Read on, to the batch of an id."""
+        """Read on, to the batch of an id; the last one may be asked for again."""
+        if self._skips and self._last is not None and batch_id == self._next_id - 1:
+            return self._last
         if self._batches is None or (self._skips and batch_id < self._next_id):
             first = batch_id if self._skips else 0
             dataset = self._source.dataset(first, self._share, repeat=True)
@@ -111,7 +127,8 @@ class FedBatches:
             batch = next(self._batches)
             self._next_id += 1
         self._next_id = batch_id + 1
-        return [np.asarray(leaf) for leaf in tf.nest.flatten(batch)]
+        self._last = [np.asarray(leaf) for leaf in tf.nest.flatten(batch)]
+        return self._last
 
 
 def local_data(source: BatchSource, share: WorkerShare, device: str) -> LocalData:

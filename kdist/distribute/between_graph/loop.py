@@ -6,13 +6,13 @@ tickets until the desk closes. Nobody waits for anybody within a stretch of step
 
 import contextlib
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from kdist.distribute.between_graph.desk import EVALUATE, TRAIN, Opened, Ticket
+from kdist.distribute.between_graph.desk import EVALUATE, TRAIN, TURNS, Opened, Ticket
 from kdist.distribute.between_graph.worker import StepWorker
 from kdist.distribute.data.source import BatchSource
 from kdist.distribute.evaluation import SUMS, EpochLogs, restored
@@ -41,6 +41,7 @@ class BetweenGraphLoop:
         *,
         check_cluster: Callable[[], None] = lambda: None,
         num_lost: Callable[[], int] = lambda: 0,
+        lost_now: Callable[[], Collection[int]] = tuple,
         start_timeout_s: float = 120.0,
         names: Callable[[int], str] = lambda index: f"worker-{index}",
     ):
@@ -50,12 +51,14 @@ class BetweenGraphLoop:
             worker: This task's own worker.
             check_cluster: Called while waiting; raises when waiting has no sense any more.
             num_lost: Returns how many workers were lost so far.
+            lost_now: Returns the indices of the workers that are lost at the moment.
             start_timeout_s: How long to wait for the other workers before the first step.
             names: Returns the name of the worker with an index.
         """
         self._worker = worker
         self._check_cluster = check_cluster
         self._num_lost = num_lost
+        self._lost_now = lost_now
         self._start_timeout_s = start_timeout_s
         self._names = names
         self.store = worker.store
@@ -235,13 +238,24 @@ class BetweenGraphLoop:
             worker.close()
 
     def _take_until_closed(self) -> int:
-        num_ids, idle_s = 0, _POLL_S
+        num_ids, idle_s, stretch = 0, _POLL_S, None
         while not (ticket := self._worker.take()).is_closed:
             self._check_cluster()
             if ticket.num_ids:
                 self._worker.run(ticket)
                 num_ids, idle_s = num_ids + ticket.num_ids, _POLL_S
+            elif ticket.kind == TURNS and ticket.base != stretch:
+                stretch, idle_s = ticket.base, _POLL_S
+                self._take_turns(ticket)
             else:
                 time.sleep(idle_s)
                 idle_s = min(_IDLE_POLL_S, idle_s * 1.5)
         return num_ids
+
+    def _take_turns(self, ticket: Ticket) -> None:
+        worker = self._worker
+        assert worker.turns is not None
+        index = worker.seat.share.worker_index
+        if index < worker.turns.num_replicas:
+            worker.refresh(ticket.version)
+            worker.turns_of(index, ticket.base, ticket.first)()

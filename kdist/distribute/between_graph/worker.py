@@ -20,6 +20,7 @@ from kdist.distribute.between_graph.copies import (
 from kdist.distribute.between_graph.desk import (
     EVALUATE,
     TRAIN,
+    TURNS,
     Opened,
     Ticket,
     TicketDesk,
@@ -27,9 +28,11 @@ from kdist.distribute.between_graph.desk import (
 )
 from kdist.distribute.between_graph.local_data import local_data
 from kdist.distribute.between_graph.reach import wait_for_servers
+from kdist.distribute.between_graph.turns import ClientAggregation, Shares
 from kdist.distribute.data.source import BatchSource
 from kdist.distribute.layout import BucketLayout
 from kdist.distribute.server_step import ServerStep
+from kdist.distribute.share_step import ShareStep
 from kdist.distribute.shares import WorkerShare
 from kdist.distribute.structure import ModelStructure
 from kdist.distribute.values import GraphValues, to_numpy, write
@@ -81,6 +84,7 @@ class StepWorker:
         steps_per_call: int,
         jit_compile: bool = False,
         max_staleness: int | None = None,
+        shares: Shares | None = None,
     ):
         """Build the graph; no session is opened yet.
 
@@ -94,6 +98,7 @@ class StepWorker:
             jit_compile: Whether XLA compiles the compute.
             max_staleness: Most updates that may have been applied since a step began to read;
                 what is older is computed again. `None` for any.
+            shares: How updates are made of shares; `None` for asynchronous updates.
 
         Raises:
             ConfigError: If the step reads something that only this process has.
@@ -127,6 +132,7 @@ class StepWorker:
             }
         if validation is not None:
             self._step.trace_evaluation(validation.element_spec)
+        self.turns = ClientAggregation(self.store, shares) if shares else None
         self.unit = min(steps_per_call, self._data[TRAIN].unit_limit or UNROLLED_STEPS)
         functions = self._traced_blocks()
         self._constants = captured_constants(list(functions.values()))
@@ -139,6 +145,8 @@ class StepWorker:
             self._operations = {
                 key: function(self._first_id, self._base) for key, function in functions.items()
             }
+            if self.turns is not None:
+                self.turns.build()
             self._build_desk_operations()
 
     @contextlib.contextmanager
@@ -162,7 +170,11 @@ class StepWorker:
     def _traced_blocks(self) -> dict[tuple[int, int], Any]:
         """Return concrete functions of `(first id, base)`, by kind and number of ids."""
         blocks = {}
+        if self.turns is not None:
+            blocks[TURNS, 1] = self._traced_turns(self.turns)
         for kind, data in self._data.items():
+            if kind == TRAIN and self.turns is not None:
+                continue
             unit = self.unit if kind == TRAIN else data.unit_limit or UNROLLED_STEPS
             blocks |= {(kind, size): self._traced(kind, size) for size in sorted({unit, 1})}
         return blocks
@@ -192,6 +204,20 @@ class StepWorker:
         scalar = tf.TensorSpec([], tf.int64)
         function = tf.function(train if kind == TRAIN else evaluate, autograph=False)
         return function.get_concrete_function(scalar, scalar)
+
+    def _traced_turns(self, turns: ClientAggregation) -> Any:
+        """Return a concrete function of `(replica, stretch)` that takes all turns of a stretch."""
+        share_step = ShareStep(self._step, turns)
+
+        def take_turns(replica: tf.Tensor, stretch: tf.Tensor) -> tf.Tensor:
+            with tf.device(self.seat.device):
+                frozen, reader = self.frozen.read(), self._data[TRAIN].reader()
+                worker = tf.constant(self.seat.share.worker_index, tf.int64)
+                share_step.run(replica, stretch, worker, reader, frozen)
+                return tf.constant(0)
+
+        scalar = tf.TensorSpec([], tf.int64)
+        return tf.function(take_turns, autograph=False).get_concrete_function(scalar, scalar)
 
     def _build_desk_operations(self) -> None:
         def call(function: Any, *arguments: Any) -> Any:
@@ -238,6 +264,8 @@ class StepWorker:
         config.gpu_options.allow_growth = True
         self._session = tf.compat.v1.Session(self.seat.target, graph=self.graph, config=config)
         self._values = GraphValues(self._session)
+        if self.turns is not None:
+            self.turns.use(self._session)
         self._session.run(self._initialize_local)
         for data in self._data.values():
             data.load()
@@ -305,9 +333,7 @@ class StepWorker:
 
     def run(self, ticket: Ticket) -> None:
         """Compute a ticket's ids, in order."""
-        if ticket.version != self._version:
-            self._session.run(self._refreshed)
-            self._version = ticket.version
+        self.refresh(ticket.version)
         sizes = sorted((s for kind, s in self._operations if kind == ticket.kind), reverse=True)
         next_id = ticket.first
         while next_id < ticket.end:
@@ -316,9 +342,30 @@ class StepWorker:
             self._call(ticket.kind, size)(next_id, ticket.base, *fed)
             next_id += size
 
+    def refresh(self, version: int) -> None:
+        """Copy the values that are kept on the server, unless that is done."""
+        if version != self._version:
+            self._session.run(self._refreshed)
+            self._version = version
+
+    @property
+    def steps_at_once(self) -> int | None:
+        """Return how many steps a call can run: one where batches are handed in, or any number."""
+        return self._data[TRAIN].unit_limit
+
+    def turns_of(self, replica: int, stretch: int, first_step: int) -> Callable[[], Any]:
+        """Return what takes a replica's turns in a stretch of steps, until that is over.
+
+        It may run in a thread of its own. Call `refresh` before.
+        """
+        fed = self._data[TRAIN].fed(first_step)
+        call = self._call(TURNS, 1)
+        return lambda: call(replica, stretch, *fed)
+
     def _call(self, kind: int, size: int) -> Callable[..., Any]:
         if (kind, size) not in self._calls:
-            feeds = [self._first_id, self._base, *self._data[kind].feeds]
+            data = self._data[TRAIN if kind == TURNS else kind]
+            feeds = [self._first_id, self._base, *data.feeds]
             self._calls[kind, size] = self._session.make_callable(
                 self._operations[kind, size], feeds
             )
