@@ -75,6 +75,7 @@ class AggregatingLoop(CoordinatorLoop):
         self._share_step = ShareStep(self._step, self.aggregation)
         self._turns_fn: Any = None
         self._dispatched = [0] * num_replicas
+        self._after_stretch = _Reminder(WAKE_AFTER_S)
 
     def train(
         self, first_step: int, num_steps: int, *, steps_per_call: int, on_progress: OnProgress
@@ -103,7 +104,7 @@ class AggregatingLoop(CoordinatorLoop):
         if self._turns_fn is None:
             self._turns_fn = self._trace_turns()
         stretch = self.aggregation.open(first_step, num_steps)
-        deadline = _Reminder(WAKE_AFTER_S)
+        stuck = _Reminder(WAKE_AFTER_S)
         progress = _Reminder(PROGRESS_EVERY_S)
         while True:
             dealing = self.aggregation.read()
@@ -118,12 +119,18 @@ class AggregatingLoop(CoordinatorLoop):
             self._check_cluster()
             if self._coordinator.done():
                 self._coordinator.join()  # Raises what ended the dispatches.
-            if deadline.is_due(int(dealing.issued)):
+            if stuck.is_due(int(dealing.issued)):
                 self.aggregation.wake()
             if progress.is_due(None):
                 on_progress(step - first_step)
             time.sleep(POLL_S)
         self.aggregation.finish()
+        self.aggregation.wake()
+
+    def _remind(self) -> None:
+        """Let replicas of a stretch that is over end."""
+        if self._after_stretch.is_due(None):
+            self.aggregation.wake()
 
     def _trace_turns(self) -> Any:
         is_sent = not self._data.holds(self._source)

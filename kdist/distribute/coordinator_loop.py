@@ -139,11 +139,15 @@ class CoordinatorLoop:
         next_progress = time.monotonic() + PROGRESS_EVERY_S
         while not self._coordinator.done():
             self._check_cluster()
+            self._remind()
             time.sleep(POLL_S)
             if time.monotonic() >= next_progress:
                 on_progress()
                 next_progress = time.monotonic() + PROGRESS_EVERY_S
         self._coordinator.join()
+
+    def _remind(self) -> None:
+        """Do now and then what those who are waited for may need: nothing, here."""
 
     def _trace_dispatch(self, num_steps: int) -> Any:
         """Return a function that runs `num_steps` steps.
