@@ -11,6 +11,7 @@ from kdist.cluster.spec import ClusterSpec
 from kdist.cluster.task import Task, TaskType
 from kdist.cluster.traits import StrategyTraits
 from kdist.config.schema import Config
+from kdist.config.update_rules import shares_and_replicas
 from kdist.errors import KdistError, PeerLostError, TaskTimeoutError
 from kdist.training.peers import Decision
 
@@ -57,6 +58,7 @@ class ChiefLink:
         self._is_over = False
         self._lost_at_s: dict[Task, float] = {}
         self._alone_limit_s = config.cluster.start_timeout_s
+        self._num_needed = _num_needed(config, traits, spec)
         self.num_workers_lost = 0
         self._control = ControlChief(
             spec,
@@ -101,17 +103,21 @@ class ChiefLink:
         return self._error
 
     def check(self) -> None:
-        """Raise if a task is lost that training cannot do without, or all workers for long."""
+        """Raise if a task is lost that training cannot do without, or too many workers for long."""
         if self._error is not None:
             raise self._error
         lost_at_s = dict(self._lost_at_s)
-        is_alone = len(lost_at_s) == self._spec.num(TaskType.WORKER) > 0
-        is_alone = is_alone and not self._traits.has_followers  # The chief computes as well.
-        if is_alone and time.monotonic() - max(lost_at_s.values()) > self._alone_limit_s:
+        num_spare = self._spec.num(TaskType.WORKER) - self._num_needed
+        if len(lost_at_s) <= num_spare:
+            return
+        too_few_since_s = sorted(lost_at_s.values())[num_spare]
+        if time.monotonic() - too_few_since_s > self._alone_limit_s:
             names = ", ".join(str(task) for task in sorted(lost_at_s))
+            needed = "a worker" if self._num_needed == 1 else f"the {self._num_needed} workers "
+            needed += "" if self._num_needed == 1 else "that an update needs"
             raise PeerLostError(
-                f"Gave up after {self._alone_limit_s:g} s (cluster.start_timeout_s) without a "
-                f"worker: {names} were lost and did not come back."
+                f"Gave up after {self._alone_limit_s:g} s (cluster.start_timeout_s) without "
+                f"{needed}: {names} were lost and did not come back."
             )
 
     def leave(self, exit_code: int, *, has_ended: bool) -> None:
@@ -179,3 +185,12 @@ class ChiefLink:
         """Whether a step waits for a lost task for ever: a call to a frozen one never fails."""
         is_awaited = self._traits.needs_coordinator and not self._ends_frozen
         return is_awaited and self._control.is_silent(task)
+
+
+def _num_needed(config: Config, traits: StrategyTraits, spec: ClusterSpec) -> int:
+    """Return how many workers training cannot do without."""
+    if traits.has_followers or not spec.num(TaskType.WORKER):
+        return 0  # The chief computes as well.
+    if traits.aggregates:
+        return shares_and_replicas(config.strategy, spec.num(TaskType.WORKER))[0]
+    return 1

@@ -66,6 +66,16 @@ def test_without_a_worker_it_waits_only_as_long_as_for_the_start(link, clock):
         link.check()
 
 
+def test_an_update_of_all_workers_waits_for_each_of_them(make_link, clock):
+    link = make_link(traits_of("ps", "in_graph", "sync"))
+    link._lose(WORKERS[1])
+    clock[0] += 19
+    link.check()
+    clock[0] += 2
+    with pytest.raises(PeerLostError, match=r"20 s \(cluster.*the 2 workers .* worker-1"):
+        link.check()
+
+
 def test_a_worker_that_is_back_ends_the_wait(link, clock):
     for worker in WORKERS:
         link._lose(worker)

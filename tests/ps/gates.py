@@ -18,8 +18,8 @@ class Held:
         self._worker, self._until = worker, until
         self._device = store.servers[0].device
         with tf.device(self._device):
-            self._arrived = tf.Variable(0)
-            self._num_left = tf.Variable(0)
+            self._arrived = tf.Variable(tf.constant(0))
+            self._num_left = tf.Variable(tf.constant(0))
             self._start, self._free = (tf.queue.FIFOQueue(-1, [tf.int32], [[]]) for _ in "12")
 
     @tf.autograph.experimental.do_not_convert
