@@ -90,7 +90,8 @@ def test_commands_compose_without_tensorflow(tmp_path):
         for argv in commands_of(page):
             sources.setdefault(tuple(as_plan(argv)), label(page))
     shown = run_all([["--cfg", "job"]], tmp_path)[0]["printed"]
-    (saved_run / "config.yaml").write_text(shown)
+    for name in ("config", "best"):  # A run's, and a search's best one.
+        (saved_run / f"{name}.yaml").write_text(shown)
     faults = [
         f"{sources[argv]}: {shlex.join(argv)}\n{done['printed']}"
         for argv, done in zip(sources, run_all(list(sources), tmp_path), strict=True)
@@ -145,7 +146,7 @@ def test_documented_defaults_are_those_of_the_configuration_files(tmp_path):
 def test_typed_keys_exist(page):
     """Every `section.key=` and every `key=` in a command is a key, a group, or a target's own."""
     groups = options_of_groups(conf_folder())
-    known = {*known_keys(), *groups, *FREE_SECTIONS}
+    known = {*known_keys(), *groups, *FREE_SECTIONS, "tuner.hypermodel._target_"}
     own_of_data = {f"data.{name}" for name in DataConfig.__dataclass_fields__}
     for argv in commands_of(page):
         for word in argv:
