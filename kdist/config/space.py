@@ -19,6 +19,7 @@ _KEYS: Mapping[str, tuple[str, ...]] = {
     BOOL: (),
 }
 _COMMON_KEYS = ("type", "default", "when")
+_ENTRY_KEYS = {*_COMMON_KEYS, *(name for names in _KEYS.values() for name in names)}
 _EXAMPLE = "{type: float, min: 1e-4, max: 1e-1, sampling: log}"
 
 # What is searched where nothing else is asked for.
@@ -82,26 +83,41 @@ def read_space(content: Mapping[str, Any], key: str = "tuner.space") -> tuple[Hy
     return tuple(ordered.values())
 
 
-def _flat(content: Any, key: str, prefix: str = "") -> dict[str, Mapping[str, Any]]:
-    """Return entries by dotted key; what has no `type` holds entries."""
+def _flat(content: Any, key: str) -> dict[str, Mapping[str, Any]]:
+    """Return entries by dotted key. What is given of one without its type changes it."""
+    entries: dict[str, dict[str, Any]] = {}
+    changes: dict[str, dict[str, Any]] = {}
+    _collect(content, "", entries, changes, key)
+    for name, fields in changes.items():
+        if name not in entries:
+            raise ConfigError(
+                f"{key}.{name} needs a type, one of {', '.join(TYPES)}, as in {_EXAMPLE}. "
+                f"Received: {fields}."
+            )
+        entries[name] |= fields
+    return dict(entries)
+
+
+def _collect(
+    content: Any,
+    prefix: str,
+    entries: dict[str, dict[str, Any]],
+    changes: dict[str, dict[str, Any]],
+    key: str,
+) -> None:
     if not isinstance(content, Mapping):
         raise ConfigError(
-            f"{key}{f'.{prefix}' if prefix else ''} must be a mapping such as {_EXAMPLE}. "
+            f"{key}.{prefix} needs a type, one of {', '.join(TYPES)}, as in {_EXAMPLE}. "
             f"Received: {content!r}."
         )
-    entries: dict[str, Mapping[str, Any]] = {}
-    for name, entry in content.items():
+    for name, value in content.items():
         full = f"{prefix}.{name}" if prefix else str(name)
-        if isinstance(entry, Mapping) and isinstance(entry.get("type"), str):
-            entries[full] = {**entries.get(full, {}), **entry}
-        elif isinstance(entry, Mapping) and entry and not set(entry) & {"min", "max", "values"}:
-            entries |= _flat(entry, key, full)
-        elif entry is not None:
-            raise ConfigError(
-                f"{key}.{full} needs a type, one of {', '.join(TYPES)}, as in {_EXAMPLE}. "
-                f"Received: {entry!r}."
-            )
-    return entries
+        if isinstance(value, Mapping) and isinstance(value.get("type"), str):
+            entries[full] = {**entries.get(full, {}), **value}
+        elif prefix and name in _ENTRY_KEYS:
+            changes.setdefault(prefix, {})[name] = value
+        elif value is not None:
+            _collect(value, full, entries, changes, key)
 
 
 def _read_entry(name: str, entry: Mapping[str, Any], key: str) -> Hyperparameter:

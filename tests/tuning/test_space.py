@@ -36,6 +36,11 @@ def test_dotted_keys_may_be_nested_mappings():
     assert read_space(nested) == read_space(flat)
 
 
+def test_a_single_bound_may_be_changed():
+    changed = read_space({"model.units": UNITS, "model": {"units": {"max": 64}}})
+    assert changed == read_space({"model.units": {**UNITS, "max": 64}})
+
+
 def test_numbers_may_come_as_texts():
     [rate] = read_space({"lr": {"type": "float", "min": "1e-4", "max": "0.1"}})
     assert (rate.min, rate.max) == (1e-4, 0.1)
