@@ -142,6 +142,11 @@ def fit(
         }
     )
     settings = kdist_config.load(content)
+    if settings.tuner.name is not None:
+        raise ConfigError(
+            "kdist.fit trains one run. Received: tuner.name="
+            f"{settings.tuner.name}. Search from the command line: python -m kdist +tuner=random."
+        )
     os.environ.update(prepare_environment(os.environ, verbose=settings.verbose))
     num_accelerators = count_accelerators(os.environ)
     asked = settings.strategy  # `config` may name it, too.

@@ -1,6 +1,7 @@
 """The runs of a search's trials, composed like any command line."""
 
 import dataclasses
+import functools
 import json
 import os
 import time
@@ -16,7 +17,9 @@ from kdist.cli.composition import Composition, compose_run, known_groups, parse_
 from kdist.cli.run import prepare
 from kdist.errors import ConfigError
 from kdist.launch.accelerators import count_accelerators
+from kdist.launch.plan import FindPorts
 from kdist.launch.plan_text import render_plan
+from kdist.launch.ports import PortLeases
 from kdist.launch.request import TaskRequest
 from kdist.tuning.request import TrialOrder
 
@@ -35,7 +38,12 @@ class TrialComposer:
         num_present = count_accelerators(os.environ)
         num_own = max(1, num_present // order.num_slots) if num_present else 0
         prepared = prepare(
-            composition, os.environ, None, started_at_s=time.time(), num_accelerators=num_own
+            composition,
+            os.environ,
+            None,
+            started_at_s=time.time(),
+            num_accelerators=num_own,
+            find_ports=_ports_of_slot(order.slot),
         )
         first = order.slot * num_own
         return tuple(
@@ -83,6 +91,24 @@ class TrialComposer:
         groups = known_groups(self.line)
         typed = [_override(key, value, key in groups) for key, value in values.items()]
         return dataclasses.replace(self.line, overrides=(*kept, *typed))
+
+
+@functools.cache
+def _leases() -> tuple[PortLeases, dict[int, tuple[int, ...]]]:
+    """Return the ports that runs of this process have, all of them and by slot."""
+    return PortLeases(), {}
+
+
+def _ports_of_slot(slot: int) -> FindPorts:
+    """Return how a slot's next run finds ports that no other slot's run has."""
+    leases, by_slot = _leases()
+
+    def find(host: str, num_ports: int) -> tuple[int, ...]:
+        leases.give_back(by_slot.pop(slot, ()))  # The run before has ended.
+        by_slot[slot] = leases.find(host, num_ports)
+        return by_slot[slot]
+
+    return find
 
 
 def _with_settings(tree: DictConfig, settings: Mapping[str, Any]) -> DictConfig:
