@@ -74,9 +74,12 @@ def test_tf_config_is_refused(jobs, sweep, monkeypatch):
     assert "A sweep starts tasks of its own. Received: -m with TF_CONFIG set." in stderr
 
 
-def test_a_job_that_fails_ends_no_other(jobs, sweep):
+def test_a_job_that_fails_ends_no_other(jobs, sweep, capfd):
+    told = []
+
     def play(request, _):
         rate = request.config["optimizer"]["learning_rate"]
+        told.append(capfd.readouterr().err)
         if rate == 0.4:
             return ended(request, exit_code=1)
         if rate == 0.1:
@@ -84,11 +87,11 @@ def test_a_job_that_fails_ends_no_other(jobs, sweep):
         return None
 
     jobs.play = play
-    code, stdout, stderr = sweep(RATES)
+    code, stdout, _ = sweep(RATES)
     assert code == 1
+    assert told == ["", "", "Job 1 failed: SystemExit: 3\n"]  # At once, not at the end.
     assert [row["status"] for row in rows()] == ["failed", "failed", "completed"]
     assert [row["error"] for row in rows()] == ["no such width", "SystemExit: 3", ""]
-    assert "Job 1 failed: SystemExit: 3" in stderr
     assert "Sweep: 3 job(s), 1 completed, 2 failed." in stdout
     assert Path("swept/sweep.png").read_bytes().startswith(b"\x89PNG")
 
@@ -278,6 +281,27 @@ def test_a_signal_reaches_the_jobs_that_run_and_starts_no_other(jobs, sweep, nam
     assert sweep(*launcher, "seed=1,2,3")[0] == code
     statuses = [row["status"] for row in rows()]
     assert sorted(statuses) == ["not started"] * (3 - num) + ["stopped"] * num
+
+
+def test_a_second_signal_reaches_a_job_that_heeded_none(jobs, sweep, monkeypatch):
+    killed = []
+    monkeypatch.setattr("kdist.cli.sweep.pool.forkserver.kill", lambda: killed.append(True))
+
+    def play(request, signals):
+        told = threading.Event()
+        os.kill(os.getpid(), signal.SIGINT)  # Before the job listens.
+        with signals.opened():
+            while not (first := signals.take()):
+                assert not told.wait(0.01)
+            os.kill(os.getpid(), signal.SIGTERM)
+            while not (second := signals.take()):
+                assert not told.wait(0.01)
+        assert (first, second) == ([signal.SIGINT], [signal.SIGTERM])
+        return ended(request, exit_code=130)
+
+    jobs.play = play
+    assert sweep("seed=1,2")[0] == 130
+    assert (killed, [row["status"] for row in rows()]) == ([True], ["stopped", "not started"])
 
 
 def optuna(num_trials, *argv):
