@@ -22,16 +22,19 @@ train: $(VENV)/.installed
 	$(BIN)/python -m kdist
 
 # A process sets TensorFlow's devices once (tests/engine) and connects to one cluster once
-# (tests/ps), so these two suites run in processes of their own.
+# (tests/ps, tests/between_graph), so these suites run in processes of their own.
+APART := --ignore=tests/engine --ignore=tests/ps --ignore=tests/between_graph
 test: check
-	$(BIN)/python -m pytest -m "not slow" --ignore=tests/engine --ignore=tests/ps
+	$(BIN)/python -m pytest -m "not slow" $(APART)
 	$(BIN)/python -m pytest -m "not slow" tests/engine
 	$(BIN)/python -m pytest -m "not slow" tests/ps
+	$(BIN)/python -m pytest -m "not slow" tests/between_graph
 
 test-all: check
-	$(BIN)/python -m pytest --ignore=tests/engine --ignore=tests/ps
+	$(BIN)/python -m pytest $(APART)
 	$(BIN)/python -m pytest tests/engine
 	$(BIN)/python -m pytest tests/ps
+	$(BIN)/python -m pytest tests/between_graph
 
 check: $(VENV)/.installed-dev
 	$(BIN)/ruff check .
