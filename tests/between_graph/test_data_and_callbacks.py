@@ -7,17 +7,26 @@ import tensorflow as tf
 
 from kdist.errors import ConfigError
 from tests.engine.harness import assert_same, fit, labelled_rows
+from tests.ps import test_callbacks as in_graph
 from tests.ps.models import numbered_rows
-from tests.ps.test_callbacks import (
-    test_early_stopping_and_schedule,  # noqa: F401
-    test_own_batch_hooks,  # noqa: F401
-    test_weights_that_no_step_writes,  # noqa: F401
-)
 from tests.ps.test_data import FORMS, NUM_ROWS, build
-from tests.ps.test_random_layers import test_masks  # noqa: F401
+from tests.ps.test_random_layers import test_masks as masks
+
+test_early_stopping_and_schedule = in_graph.test_early_stopping_and_schedule
+test_own_batch_hooks = pytest.mark.slow(in_graph.test_own_batch_hooks)
+test_masks = pytest.mark.slow(masks)
 
 
-@pytest.mark.parametrize("form", ["dataset", "stream", "py_dataset"])
+@pytest.mark.parametrize("workers", [pytest.param(1, marks=pytest.mark.slow), 2])
+def test_weights_that_no_step_writes(cluster, workers):
+    """What a callback writes into a frozen weight reaches every client's copy."""
+    in_graph.test_weights_that_no_step_writes(cluster, workers)
+
+
+@pytest.mark.parametrize(
+    "form",
+    [pytest.param(f, marks=pytest.mark.slow) for f in ("dataset", "py_dataset")] + ["stream"],
+)
 def test_each_row_once_a_pass(cluster, form):
     """Workers that read for themselves leave out the batches that others have taken."""
     make, settings = FORMS[form]
@@ -28,6 +37,7 @@ def test_each_row_once_a_pass(cluster, form):
     assert run.state.batches_seen == run.loop.store.num_updates
 
 
+@pytest.mark.slow
 def test_function_of_the_input_context(cluster):
     """Each worker trains on its own pipeline's batches."""
 
@@ -73,6 +83,7 @@ def test_tables_of_this_process_are_refused(cluster):
         cluster.prepare(build_lookup, data)
 
 
+@pytest.mark.slow
 def test_one_and_two_clients_evaluate_alike(cluster):
     """Validation is shared out by whole batches; what is limited stays limited."""
 

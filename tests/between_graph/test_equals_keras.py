@@ -5,14 +5,15 @@ import numpy as np
 import pytest
 
 from tests.engine.harness import assert_same, fit, labelled_rows
-from tests.ps.test_equals_keras import (
-    OPTIMIZERS,
-    dense,
-    test_batch_normalization_and_weights,  # noqa: F401
-    test_ema_at_the_end,  # noqa: F401
-)
+from tests.ps import test_equals_keras as in_graph
+from tests.ps.test_equals_keras import OPTIMIZERS, dense
 
-QUICK = ("sgd", "nesterov", "adam_global_clipnorm", "adam_accumulation", "rmsprop_schedule")
+QUICK = ("nesterov", "adam_global_clipnorm")
+
+test_batch_normalization_and_weights = pytest.mark.slow(
+    in_graph.test_batch_normalization_and_weights
+)
+test_ema_at_the_end = pytest.mark.slow(in_graph.test_ema_at_the_end)
 
 
 @pytest.mark.parametrize(
@@ -27,6 +28,7 @@ def test_optimizers(cluster, name):
     assert run.loop.store.num_updates == (10 if "accumulation" not in name else 3)
 
 
+@pytest.mark.slow
 def test_variables_in_pieces(cluster):
     """Kernels of several rows lie on both servers."""
     build = dense(OPTIMIZERS["adam_global_clipnorm"])

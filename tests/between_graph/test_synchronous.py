@@ -12,7 +12,10 @@ from tests.ps.test_equals_keras import OPTIMIZERS, dense
 SYNC = {"update": "sync"}
 
 
-@pytest.mark.parametrize(("name", "workers"), [("adam_global_clipnorm", 2), ("nesterov", 3)])
+@pytest.mark.parametrize(
+    ("name", "workers"),
+    [("adam_global_clipnorm", 3), pytest.param("nesterov", 2, marks=pytest.mark.slow)],
+)
 def test_all_shares_equal_one_device(cluster, name, workers):
     build = dense(OPTIMIZERS[name], l2=0.01)
     x, y = labelled_rows()
@@ -22,6 +25,7 @@ def test_all_shares_equal_one_device(cluster, name, workers):
     assert run.loop.store.num_updates == run.state.batches_seen
 
 
+@pytest.mark.slow
 def test_stream_and_sample_weights(cluster):
     """Batches that every worker reads for itself; denominators are those of the global batch."""
 
@@ -49,7 +53,7 @@ def test_batches_that_are_read_one_by_one(cluster):
 
 
 def test_backup_workers_lose_no_row(cluster):
-    """Two of three shares make an update; a dropped one is counted, and its rows are dealt again."""
+    """Two of three shares make an update; the rows of a dropped one are dealt again."""
     num_rows = 30 * BATCH_SIZE
     build = constant_gradient(lambda: keras.optimizers.SGD(2.0**-6), num_rows=num_rows)
     run = cluster.prepare(
