@@ -6,7 +6,14 @@ from dataclasses import dataclass
 from benchmarks.workloads import WORKLOADS
 
 KDIST, KERAS, TF_KERAS = "kdist", "keras", "tf_keras"
-STRATEGIES = ("single", "mirrored", "multiworker", "ps")
+# What kdist's command line is given for each of its four ways on parameter servers.
+PS_MODES: Mapping[str, tuple[str, ...]] = {
+    "ps": (),
+    "ps_between": ("strategy.replication=between_graph",),
+    "ps_sync": ("strategy.update=sync",),
+    "ps_between_sync": ("strategy.replication=between_graph", "strategy.update=sync"),
+}
+STRATEGIES = ("single", "mirrored", "multiworker", *PS_MODES)
 STEPS_PER_EXECUTION = (1, 10)
 NUM_WORKERS, NUM_PS, NUM_DEVICES = 2, 2, 2
 BATCH_SIZE_PER_WORKER = 64
@@ -17,16 +24,17 @@ PEERS: Mapping[str, tuple[str, ...]] = {
     "single": (KERAS, TF_KERAS),
     "mirrored": (TF_KERAS, KERAS),
     "multiworker": (TF_KERAS,),
-    "ps": (TF_KERAS,),
+    **dict.fromkeys(PS_MODES, (TF_KERAS,)),  # Its one way: in-graph, asynchronous.
 }
 # Steps of one timed epoch of the dense model: one second at least for the faster side.
-_STEPS = {"single": 1500, "mirrored": 800, "multiworker": 400, "ps": 600}
+_STEPS = {"single": 1500, "mirrored": 800, "multiworker": 400, **dict.fromkeys(PS_MODES, 600)}
 # The ratio to reach against a peer; every other pair has to reach 1.0.
 _DENSE_TARGETS = {
     ("single", KERAS): 1.3,
     ("mirrored", TF_KERAS): 1.7,
     ("multiworker", TF_KERAS): 2.2,
     ("ps", TF_KERAS): 6.0,
+    ("ps_between", TF_KERAS): 6.0,
 }
 
 
@@ -50,7 +58,12 @@ class Case:
 
         In `single` too, so that it can be compared with the synchronous strategies.
         """
-        return BATCH_SIZE_PER_WORKER * (1 if self.strategy == "ps" else NUM_WORKERS)
+        return BATCH_SIZE_PER_WORKER * (1 if self.strategy in ("ps", "ps_between") else NUM_WORKERS)
+
+    @property
+    def name(self) -> str:
+        """Return what kdist, and peers, call the strategy."""
+        return "ps" if self.strategy in PS_MODES else self.strategy
 
     def __str__(self) -> str:
         """Return a name for messages."""

@@ -63,8 +63,9 @@ def kdist_arguments(case: Case, run_dir: str) -> list[str]:
         "ps": [f"cluster.workers={cases.NUM_WORKERS}", f"cluster.ps={cases.NUM_PS}"],
     }
     return [
-        f"+strategy={case.strategy}",
-        *sizes[case.strategy],
+        f"+strategy={case.name}",
+        *sizes[case.name],
+        *cases.PS_MODES.get(case.strategy, ()),
         "model._target_=benchmarks.kdist_targets.build_model",
         f"++model.workload={case.workload}",
         "data._target_=benchmarks.kdist_targets.make_data",
@@ -100,16 +101,16 @@ def _measure_peer(case: Case, side: str, watch: Callable[[int], None] | None) ->
         argv = processes.python(
             "-m",
             "benchmarks.peer",
-            *(side, case.strategy, case.workload),
+            *(side, case.name, case.workload),
             *("--steps", str(case.num_steps), "--batch-size", str(case.batch_size)),
             *("--steps-per-execution", str(case.steps_per_execution)),
             *("--epochs", str(NUM_EPOCHS), "--devices", str(cases.NUM_DEVICES)),
             # kdist's run writes its model too; it matters where memory is watched.
             *(("--save", str(Path(folder) / "model.keras")) if watch else ()),
         )
-        if case.strategy == "multiworker":
+        if case.name == "multiworker":
             cluster, reporter = {"worker": cases.NUM_WORKERS}, "worker-0"
-        elif case.strategy == "ps":
+        elif case.name == "ps":
             cluster = {"chief": 1, "worker": cases.NUM_WORKERS, "ps": cases.NUM_PS}
             reporter = "chief-0"
         else:
