@@ -6,6 +6,8 @@ from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from kdist import config as kdist_config
 from kdist.cli.composition import Composition
 from kdist.cli.resolution import resolved, yaml_without_secrets
@@ -29,6 +31,7 @@ from kdist.tuning.texts import finished_text, plan_text
 from kdist.tuning.trials import SearchState
 
 _TASK_MAIN = "kdist.tuning.task:search_main"
+_RESULTS_S = 15.0  # For what a stopped search writes.
 
 
 def run_search(
@@ -66,11 +69,11 @@ def run_search(
     goes_on = False
     settings = settings_of(content)
     if role.is_local or role.is_chief:
-        state = _state_of(composition.run_dir)
-        goes_on = bool(state.settings)
+        state = SearchState.of(read_journal(composition.run_dir / NAME))
+        goes_on = bool(state.settings) or _was_to_search(composition.run_dir)
         objective = Objective.of(config.tuner.objective, config.tuner.direction)
         if goes_on:
-            _refuse_changes(state.settings, settings, composition.run_dir)
+            _refuse_changes(state.settings or settings, settings, composition.run_dir)
             finished = finished_text(state, objective, config.tuner.max_trials, composition.run_dir)
             if finished is not None:
                 sys.stdout.write(finished)
@@ -94,21 +97,30 @@ def run_search(
         settings=settings,
         goes_on=goes_on,
     )
-    return _run(request)
+    return _run(request, config.cluster.stop_grace_s)
 
 
-def _run(request: SearchRequest) -> int:
+def _run(request: SearchRequest, stop_grace_s: float) -> int:
     from kdist.launch.local import run_tasks
     from kdist.launch.restarts import RestartPolicy
+    from kdist.launch.timing import Timing
 
-    # The search imports TensorFlow by itself, while the server of its trials does the same.
     return run_tasks(
-        [request], task_main=_TASK_MAIN, restarts=RestartPolicy(), preload=()
+        [request],
+        task_main=_TASK_MAIN,
+        restarts=RestartPolicy(),
+        timing=Timing(stop_grace_s=2 * stop_grace_s + _RESULTS_S),  # Its runs get theirs first.
+        preload=(),  # It imports TensorFlow while the server of its trials does the same.
     ).exit_code
 
 
-def _state_of(run_dir: Path) -> SearchState:
-    return SearchState.of(read_journal(run_dir / NAME))
+def _was_to_search(run_dir: Path) -> bool:
+    """Return whether a search was killed here before its first decision."""
+    try:
+        content = yaml.safe_load((run_dir / "config.yaml").read_text(encoding="utf-8"))
+        return content["tuner"]["name"] is not None
+    except (OSError, yaml.YAMLError, TypeError, KeyError):
+        return False
 
 
 def _refuse_changes(before: Mapping[str, Any], now: Mapping[str, Any], run_dir: Path) -> None:

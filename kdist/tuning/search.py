@@ -164,8 +164,11 @@ class Search:
         section = self._config.tuner.hypermodel
         hypermodel = None
         if section is not None:
+            from kdist.distribute import runtime
             from kdist.tuning import hypermodel as hypermodels
 
+            # It is built here to be explored; accelerators are for trials.
+            runtime.configure(num_devices=1, accelerators=(), seed=0, deterministic=False)
             hypermodel = hypermodels.make(section)
         return make_chooser(
             self._config.tuner,
