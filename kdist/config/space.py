@@ -113,11 +113,18 @@ def _collect(
     for name, value in content.items():
         full = f"{prefix}.{name}" if prefix else str(name)
         if isinstance(value, Mapping) and isinstance(value.get("type"), str):
-            entries[full] = {**entries.get(full, {}), **value}
+            # A group's entry may hold those of its keys: `model` has `model.units` beside it.
+            inner = {k: v for k, v in value.items() if _is_below(k, v)}
+            entries[full] = {k: v for k, v in value.items() if k not in inner}
+            _collect(inner, full, entries, changes, key)
         elif prefix and name in _ENTRY_KEYS:
             changes.setdefault(prefix, {})[name] = value
         elif value is not None:
             _collect(value, full, entries, changes, key)
+
+
+def _is_below(name: Any, value: Any) -> bool:
+    return name not in _ENTRY_KEYS and isinstance(value, Mapping)
 
 
 def _read_entry(name: str, entry: Mapping[str, Any], key: str) -> Hyperparameter:

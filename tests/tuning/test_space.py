@@ -39,6 +39,9 @@ def test_dotted_keys_may_be_nested_mappings():
 def test_a_single_bound_may_be_changed():
     changed = read_space({"model.units": UNITS, "model": {"units": {"max": 64}}})
     assert changed == read_space({"model.units": {**UNITS, "max": 64}})
+    model = {"type": "choice", "values": ["mlp", "cnn"]}
+    changed = read_space({"model.units": UNITS, "model": {**model, "units": {"max": 64}}})
+    assert changed == read_space({"model.units": {**UNITS, "max": 64}, "model": model})
 
 
 def test_numbers_may_come_as_texts():
