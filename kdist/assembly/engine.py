@@ -99,7 +99,7 @@ def make_engine(
     structure = analyse(model, y_pred, carries_seeds=carries_seeds)
     probe_training_step(structure, source.element_spec)
     table_notes = choose_row_tables(
-        config, structure, source.element_spec[0], values_on_servers=traits.needs_coordinator
+        config, structure, source.element_spec[0], values_on_servers=traits.has_servers
     )
     _refuse_integer_states(structure, traits)
     _check_labels(model, source, y_pred)

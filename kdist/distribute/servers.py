@@ -23,7 +23,7 @@ from kdist.distribute.store import pack_states
 from kdist.distribute.structure import ModelStructure
 from kdist.distribute.table_search import plain_layers
 from kdist.distribute.table_values import fill_rows
-from kdist.distribute.values import first_value, to_numpy
+from kdist.distribute.values import fill, first_value, to_numpy
 from kdist.errors import ConfigError
 
 # Step ids that may be under way at once; a server remembers as many.
@@ -159,7 +159,8 @@ def _create_table(structure: ModelStructure, bucket: Bucket, index: int) -> kera
     original = structure.trainable[member.variable_index]
     keras_adapter.set_path(variable, original.path, original.name)
     layer = plain_layers(structure, member.variable_index)[0]
-    fill_rows(variable.value, layer, member.rows or Rows(first=0, stop=layer.input_dim))
+    rows = member.rows or Rows(first=0, stop=layer.input_dim)
+    fill(variable, lambda: fill_rows(variable.value, layer, rows))
     return variable
 
 

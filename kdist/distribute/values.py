@@ -14,6 +14,7 @@ import numpy as np
 import tensorflow as tf
 
 _sessions: "weakref.WeakKeyDictionary[Any, GraphValues]" = weakref.WeakKeyDictionary()
+_fillings: "weakref.WeakKeyDictionary[Any, list[Any]]" = weakref.WeakKeyDictionary()
 
 
 def to_numpy(variable: Any) -> np.ndarray:
@@ -42,6 +43,17 @@ def first_value(make: Callable[[], Any], shape: Any, dtype: Any) -> Any:
     writes the values once its session runs.
     """
     return make() if tf.executing_eagerly() else tf.zeros(shape, dtype)
+
+
+def fill(variable: Any, operation: Callable[[], Any]) -> None:
+    """Run operations that give a new variable its first value where it lives.
+
+    They run now; in a graph, when the chief's session initializes the graph's variables.
+    """
+    if tf.executing_eagerly():
+        operation()
+    else:
+        _fillings.setdefault(raw_variable(variable).graph, []).append(operation)
 
 
 def run(variable: Any, operation: Callable[[], Any]) -> None:
@@ -78,6 +90,11 @@ class GraphValues:
         self._session = session
         self._writers: dict[int, tuple[Any, Any]] = {}
         _sessions[session.graph] = self
+
+    def fill_all(self) -> None:
+        """Run what `fill` was given for the graph's variables."""
+        for operation in _fillings.pop(self._session.graph, []):
+            self.run(operation)
 
     def read(self, variable: tf.Variable) -> np.ndarray:
         """Return a variable's value."""

@@ -277,6 +277,7 @@ class StepWorker:
             notes: What the others should know of the chief; see `read_notes`.
         """
         self._session.run(self._initialize_shared)
+        self._values.fill_all()
         self.store.read_from_model()
         self.write_frozen()
         self.constants.write(as_arrays(self._constants))
