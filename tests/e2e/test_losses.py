@@ -65,8 +65,8 @@ def test_training_goes_on_without_a_lost_worker_and_it_comes_back(bench, started
         pytest.param(PS, "chief-0", marks=pytest.mark.slow),
     ],
 )
-def test_a_lost_task_that_is_needed_ends_the_run_and_is_named(started, argv, task):
-    command, run = started(*argv)
+def test_without_restarts_a_lost_task_ends_the_run_and_is_named(started, argv, task):
+    command, run = started(*argv, "cluster.max_restarts=0")
     os.kill(command.tasks(run.path)[task], signal.SIGKILL)
     killed_s = time.monotonic()
     command.wait(60)

@@ -2,9 +2,11 @@
 
 import pytest
 
-from tests.e2e.conftest import bench, pytest_runtest_makereport  # noqa: F401
+pytest.register_assert_rewrite("tests.faults.kit")
 
-from .kit import FaultyRun, Scheduler
+from tests.e2e.conftest import bench, pytest_runtest_makereport  # noqa: E402, F401
+
+from .kit import FaultyRun, Scheduler  # noqa: E402
 
 
 @pytest.fixture

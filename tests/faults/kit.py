@@ -7,7 +7,7 @@ import signal
 import time
 from pathlib import Path
 
-from tests.e2e.kit import Run, is_alive, leftovers, wait_until
+from tests.e2e.kit import Run, cluster_of, is_alive, leftovers, wait_until
 
 STEPS_PER_EPOCH = 10
 EXAMPLES_PER_EPOCH = 640
@@ -37,13 +37,17 @@ class FaultyRun:
         )
 
     def wait_for_epochs(self, num_epochs, deadline_s=90):
-        """Wait until the run has ended so many epochs, by the last one's number."""
+        """Wait until the run has ended so many epochs, by the last one's number, or altogether.
+
+        Returns:
+            Whether the run still goes on.
+        """
         wait_until(
             lambda: self.epochs_ended() >= num_epochs or self.has_ended(),
             deadline_s,
             f"epoch {num_epochs} of {self.mode}",
         )
-        assert not self.has_ended(), f"the run ended before epoch {num_epochs}"
+        return not self.has_ended()
 
     def epochs_ended(self):
         """Return the number of the epoch that has ended last."""
@@ -140,8 +144,6 @@ class Scheduler:
 
     def __init__(self, bench, mode, *argv, epochs):
         """Start all tasks on ports of their own."""
-        from tests.e2e.kit import cluster_of
-
         self.mode = mode
         self.epochs = epochs
         self.folder = bench.folder
@@ -151,7 +153,7 @@ class Scheduler:
         self._bench = bench
         self._cluster = cluster_of(**dict(mode.cluster))
         self._argv = (
-            *(*mode.argv[:1], *WORK, f"epochs={epochs}"),
+            *(*mode.strategy, *WORK, f"epochs={epochs}"),
             *(f"cluster.heartbeat_timeout_s={HEARTBEAT_S:g}", *argv),
         )
         self._commands = {}
@@ -165,6 +167,10 @@ class Scheduler:
     def strike(self, task, number=signal.SIGKILL):
         """Kill or stop a task."""
         os.kill(self._commands[task].process.pid, number)
+
+    def command(self, task):
+        """Return the latest command of a task."""
+        return self._commands[task]
 
     def look_after(self):
         """Start again what was lost or asks for it; return whether a task is still there."""

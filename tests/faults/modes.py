@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 TWO_WORKERS = ("cluster.workers=2",)
+PS = ("strategy=ps", *TWO_WORKERS, "cluster.ps=1")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,6 +23,11 @@ class Mode:
     cluster: tuple[tuple[str, int], ...] = ()
     chief: str = "chief-0"
     alone: frozenset[str] = frozenset()
+
+    @property
+    def strategy(self):
+        """The arguments without those that TF_CONFIG stands for."""
+        return [argument for argument in self.argv if argument.startswith("strategy")]
 
     @property
     def tasks(self):
@@ -50,9 +56,29 @@ MODES = {
         ),
         Mode(
             name="ps",
-            argv=("strategy=ps", *TWO_WORKERS, "cluster.ps=1"),
+            argv=PS,
             cluster=(("chief", 1), ("worker", 2), ("ps", 1)),
             alone=frozenset({"worker-0", "worker-1"}),
+        ),
+        Mode(
+            name="ps_sync",
+            argv=(*PS, "strategy.update=sync"),
+            cluster=(("chief", 1), ("worker", 2), ("ps", 1)),
+            alone=frozenset({"worker-0", "worker-1"}),
+        ),
+        Mode(
+            name="ps_between",
+            argv=(*PS, "strategy.replication=between_graph"),
+            cluster=(("worker", 2), ("ps", 1)),
+            chief="worker-0",
+            alone=frozenset({"worker-1"}),
+        ),
+        Mode(
+            name="ps_between_sync",
+            argv=(*PS, "strategy.replication=between_graph", "strategy.update=sync"),
+            cluster=(("worker", 2), ("ps", 1)),
+            chief="worker-0",
+            alone=frozenset({"worker-1"}),
         ),
     )
 }

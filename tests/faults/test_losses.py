@@ -9,28 +9,36 @@ from tests.e2e.kit import wait_until
 from .kit import HEARTBEAT_S, check_completed
 from .modes import MODES
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(170)]
-slow = pytest.mark.slow
+# tests/chaos has one short run of each mode.
+pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.timeout(170)]
 SINGLE, MIRRORED = MODES["single"], MODES["mirrored"]
-MULTIWORKER, PS = MODES["multiworker"], MODES["ps"]
+MULTIWORKER, PS, PS_SYNC = MODES["multiworker"], MODES["ps"], MODES["ps_sync"]
+BETWEEN, BETWEEN_SYNC = MODES["ps_between"], MODES["ps_between_sync"]
 
 
 @pytest.mark.parametrize(
     ("mode", "task"),
     [
         (SINGLE, "chief-0"),
-        pytest.param(MIRRORED, "chief-0", marks=slow),
+        (MIRRORED, "chief-0"),
         (MULTIWORKER, "worker-1"),
-        pytest.param(MULTIWORKER, "worker-0", marks=slow),
-        pytest.param(PS, "worker-0", marks=slow),
+        (MULTIWORKER, "worker-0"),
+        (PS, "worker-0"),
         (PS, "ps-0"),
-        pytest.param(PS, "chief-0", marks=slow),
+        (PS, "chief-0"),
+        (PS_SYNC, "worker-1"),
+        (PS_SYNC, "ps-0"),
+        (BETWEEN, "worker-0"),
+        (BETWEEN, "worker-1"),
+        (BETWEEN, "ps-0"),
+        (BETWEEN_SYNC, "worker-1"),
+        (BETWEEN_SYNC, "ps-0"),
     ],
     ids=str,
 )
 def test_a_killed_task_costs_no_update(start, mode, task):
     faulty = start(mode)
-    faulty.wait_for_epochs(3)
+    assert faulty.wait_for_epochs(3)
     struck_s = faulty.strike(task)
     assert faulty.wait_until_recovered(struck_s) is not None
     result = check_completed(faulty)
@@ -47,15 +55,20 @@ def test_a_killed_task_costs_no_update(start, mode, task):
     assert "Error" not in faulty.command.stderr
 
 
-@slow
 @pytest.mark.parametrize(
     ("mode", "task"),
-    [(SINGLE, "chief-0"), (MULTIWORKER, "worker-1"), (PS, "worker-1"), (PS, "ps-0")],
+    [
+        (SINGLE, "chief-0"),
+        (MULTIWORKER, "worker-1"),
+        (PS, "worker-1"),
+        (PS, "ps-0"),
+        (BETWEEN, "worker-1"),
+    ],
     ids=str,
 )
 def test_a_frozen_task_is_found_by_its_silence(start, mode, task):
     faulty = start(mode)
-    faulty.wait_for_epochs(3)
+    assert faulty.wait_for_epochs(3)
     struck_s = faulty.strike(task, signal.SIGSTOP)
     assert faulty.wait_until_recovered(struck_s) is not None
     result = check_completed(faulty)
@@ -67,10 +80,9 @@ def test_a_frozen_task_is_found_by_its_silence(start, mode, task):
     assert f"{task} showed no sign of life for {HEARTBEAT_S:g} s" in faulty.command.stderr
 
 
-@slow
 def test_a_worker_that_is_lost_again_and_again_is_done_without(start):
     faulty = start(MULTIWORKER, "strategy.min_workers=1", "cluster.max_restarts=1")
-    faulty.wait_for_epochs(3)
+    assert faulty.wait_for_epochs(3)
     faulty.strike("worker-1")
     wait_until(lambda: len(faulty.events_of("task_restarted")) == 2, 60, "both are there again")
     faulty.strike("worker-1")  # Before the run has got any further.
