@@ -10,6 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from kdist.distribute.layout import Bucket
+from kdist.distribute.values import read_rows
 
 # From this size on a slot of a table is put together on disk.
 SPILL_BYTES = 256 << 20
@@ -60,10 +61,3 @@ def spilled(parts: Sequence[tuple[Bucket, keras.Variable]]) -> OnDisk:
             hi = min(lo + size, bucket.shape[0])
             own[lo:hi] = read_rows(variable, lo, hi)
     return whole
-
-
-def read_rows(variable: keras.Variable, lo: int, hi: int) -> np.ndarray:
-    """Return rows `[lo, hi)` of a variable; nothing else is read or sent."""
-    raw: Any = variable.value
-    with tf.device(raw.device):
-        return tf.gather(raw, tf.range(lo, hi)).numpy()

@@ -26,6 +26,16 @@ def to_numpy(variable: Any) -> np.ndarray:
     return np.asarray(eagerly(raw.numpy))
 
 
+def read_rows(variable: Any, first: int, end: int) -> np.ndarray:
+    """Return rows `[first, end)` of a variable; nothing else is read or sent."""
+    raw = raw_variable(variable)
+    session = _session_of(raw)
+    if session is not None:
+        return session.read_rows(raw, first, end)
+    with tf.device(raw.device):
+        return tf.gather(raw, tf.range(first, end)).numpy()
+
+
 def write(variable: Any, value: Any) -> None:
     """Give a variable a value of its own shape."""
     raw = raw_variable(variable)
@@ -89,6 +99,7 @@ class GraphValues:
         """Let `to_numpy` and `write` reach the variables of the session's graph."""
         self._session = session
         self._writers: dict[int, tuple[Any, Any]] = {}
+        self._row_readers: dict[int, tuple[Any, Any]] = {}
         _sessions[session.graph] = self
 
     def fill_all(self) -> None:
@@ -100,6 +111,16 @@ class GraphValues:
         """Return a variable's value."""
         with self._session.graph.as_default():
             return np.asarray(self._session.run(variable))
+
+    def read_rows(self, variable: tf.Variable, first: int, end: int) -> np.ndarray:
+        """Return rows of a variable."""
+        if id(variable) not in self._row_readers:
+            with self._session.graph.as_default(), tf.device(variable.device):
+                given = tf.compat.v1.placeholder(tf.int32, [2])
+                rows = tf.gather(variable, tf.range(given[0], given[1]))
+                self._row_readers[id(variable)] = given, rows
+        given, rows = self._row_readers[id(variable)]
+        return self._session.run(rows, {given: [first, end]})
 
     def write(self, variable: tf.Variable, value: Any) -> None:
         """Set a variable."""
