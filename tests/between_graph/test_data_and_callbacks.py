@@ -8,6 +8,7 @@ import tensorflow as tf
 from kdist.errors import ConfigError
 from tests.engine.harness import assert_same, fit, labelled_rows
 from tests.ps import test_callbacks as in_graph
+from tests.ps import test_row_tables as row_tables
 from tests.ps.models import numbered_rows
 from tests.ps.test_data import FORMS, NUM_ROWS, build
 from tests.ps.test_random_layers import test_masks as masks
@@ -101,3 +102,20 @@ def test_one_and_two_clients_evaluate_alike(cluster):
     one, two = (cluster.train(build_model, data, workers=n, epochs=1) for n in (1, 2))
     for name, values in one.history.items():
         assert values == pytest.approx(two.history[name]), name
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", row_tables.OPTIMIZERS)
+def test_tables_by_rows(cluster, name):
+    """Tables are drawn on the servers, and updated there by the rows of a batch."""
+    row_tables.test_servers_update_what_one_process_updates(cluster, name)
+
+
+@pytest.mark.slow
+def test_callbacks_write_tables(cluster):
+    row_tables.test_what_a_callback_writes_into_a_table_reaches_the_servers(cluster)
+
+
+@pytest.mark.slow
+def test_the_chief_holds_no_large_table(cluster, tmp_path, monkeypatch):
+    row_tables.test_the_chief_never_holds_a_table_above_the_limit(cluster, tmp_path, monkeypatch)
