@@ -57,17 +57,19 @@ class ServerUpdate:
         with tf.device(server.device):
             push = server.packets.unpack(packet)
             slot = push.step_id % WINDOW
-            fresh = tf.not_equal(tf.gather(server.applied, slot), push.step_id)
+            # Ids only grow: what comes after a later id of its slot has been applied long ago.
+            fresh = tf.less(tf.gather(server.applied, slot), push.step_id)
             if self._tallies is None or self._max_staleness is None:
                 tf.cond(fresh, lambda: self._take_and_count(push), _nothing)
-                server.applied.scatter_nd_update([[slot]], [push.step_id])
+                last = tf.maximum(tf.gather(server.applied, slot), push.step_id)
+                server.applied.scatter_nd_update([[slot]], [last])
                 return tf.constant(True)
             too_old = self._tallies.num_applied - push.version > self._max_staleness
             is_refused = tf.logical_and(fresh, too_old)
             is_new = tf.logical_and(fresh, tf.logical_not(too_old))
             tf.cond(is_new, lambda: self._take_and_count(push), _nothing)
             tf.cond(is_refused, self._tallies.contributions.drop, _nothing)
-            last = tf.where(is_refused, tf.gather(server.applied, slot), push.step_id)
+            last = tf.where(is_new, push.step_id, tf.gather(server.applied, slot))
             server.applied.scatter_nd_update([[slot]], [last])
             return tf.logical_not(is_refused)
 

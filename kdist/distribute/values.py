@@ -101,6 +101,9 @@ class GraphValues:
         self._writers: dict[int, tuple[Any, Any]] = {}
         self._row_readers: dict[int, tuple[Any, Any]] = {}
         _sessions[session.graph] = self
+        with session.graph.as_default():
+            for variable in tf.compat.v1.global_variables():
+                self._writers[id(variable)] = _writer(variable)  # One by one costs more later.
 
     def fill_all(self) -> None:
         """Run what `fill` was given for the graph's variables."""
@@ -124,10 +127,6 @@ class GraphValues:
 
     def write(self, variable: tf.Variable, value: Any) -> None:
         """Set a variable."""
-        if id(variable) not in self._writers:
-            with self._session.graph.as_default(), tf.device(variable.device):
-                given = tf.compat.v1.placeholder(variable.dtype, variable.shape)
-                self._writers[id(variable)] = given, variable.assign(given, read_value=False)
         given, assign = self._writers[id(variable)]
         self._session.run(assign, {given: np.asarray(value)})
 
@@ -141,6 +140,13 @@ class GraphValues:
         traced = eagerly(tf.function(ordered, autograph=False).get_concrete_function)
         with self._session.graph.as_default():
             self._session.run(traced())
+
+
+def _writer(variable: Any) -> tuple[Any, Any]:
+    """Return a placeholder, and the operation that assigns what it is fed."""
+    with tf.device(variable.device):
+        given = tf.compat.v1.placeholder(variable.dtype, variable.shape)
+        return given, variable.assign(given, read_value=False)
 
 
 def raw_variable(variable: Any) -> Any:
