@@ -23,6 +23,7 @@ from kdist.config.schema import Config
 from kdist.distribute import runtime
 from kdist.distribute.strategies import start_server
 from kdist.errors import ConfigError, KdistError, PeerLostError, exit_code_of
+from kdist.launch.child import exit_call
 from kdist.launch.request import LauncherLink, TaskRequest
 
 _DEBUG_HINT = "\n(debug=true shows the traceback)"
@@ -43,6 +44,8 @@ def task_main(request: TaskRequest, link: LauncherLink) -> int:
         if not request.is_local:
             sys.stderr.write(f"{stop}\n")
         return stop.exit_code
+    except SystemExit as error:  # Only what a user wrote calls it.
+        return _report(exit_call(error), request, link)
     except Exception as error:
         return _report(error, request, link)
 

@@ -16,7 +16,8 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.process import parent_process
 from typing import Any
 
-from kdist.errors import ConfigError, PeerLostError, exit_code_of
+from kdist.config.importing import where_raised
+from kdist.errors import ConfigError, PeerLostError, TrainingError, exit_code_of
 from kdist.launch import forkserver
 from kdist.launch.request import ALIVE, PipeLink, TaskRequest
 
@@ -49,8 +50,9 @@ def run_child(
         exit_code = int(import_task_main(task_main)(request, link))
     except KeyboardInterrupt:
         exit_code = 128 + signal.SIGINT
-    except SystemExit as error:
-        exit_code = error.code if isinstance(error.code, int) else int(error.code is not None)
+    except SystemExit as error:  # A task's own code returns; this is the user's.
+        link.send("failed", **describe_failure(exit_call(error)))
+        exit_code = TrainingError.exit_code
     except BaseException as error:
         link.send("failed", **describe_failure(error))
         exit_code = exit_code_of(error)
@@ -92,6 +94,13 @@ def import_task_main(name: str) -> Callable[..., Any]:
     if not callable(function):
         raise ConfigError(f"There is no function to run as a task. Received: {name}.")
     return function
+
+
+def exit_call(error: SystemExit) -> TrainingError:
+    """Return the error for a task in which sys.exit was called: no run ends well by it."""
+    code = "" if error.code is None else repr(error.code)
+    called = TrainingError(f"sys.exit({code}) was called{where_raised(error)}.")
+    return called.with_traceback(error.__traceback__)
 
 
 def describe_failure(error: BaseException) -> dict[str, Any]:

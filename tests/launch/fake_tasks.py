@@ -128,6 +128,7 @@ STEPS = {
     "write": lambda request, link, text: (os.write(1, text.encode()), None)[1],
     "send": lambda request, link, event, fields: link.send(event, **fields),
     "exit": lambda request, link, code: code,
+    "call_exit": lambda request, link, code: sys.exit(code),
     "leave": lambda request, link, code: os._exit(code),
     "raise": _raise,
     "kill": _kill,

@@ -26,6 +26,15 @@ def test_a_run_of_one_task(launch):
     assert done.log("chief-0") == "hello\n"
 
 
+@pytest.mark.parametrize("code", [0, 3, None])
+def test_a_task_that_calls_sys_exit_has_failed(launch, code):
+    done = launch({"chief-0": [["make_folder"], ["call_exit", code]]})
+    assert done.run.exit_code == 1
+    shown = "" if code is None else code
+    assert f"chief-0): sys.exit({shown}) was called (" in done.stderr
+    assert "fake_tasks.py, line" in done.stderr
+
+
 def test_only_the_chief_is_shown_and_everybody_is_logged(launch, tmp_path):
     told = str(tmp_path / "told")
     steps = {
