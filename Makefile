@@ -24,6 +24,7 @@ train: $(VENV)/.installed
 # A process sets TensorFlow's devices once (tests/engine) and connects to one cluster once
 # (tests/ps, tests/between_graph), so these suites run in processes of their own.
 APART := --ignore=tests/engine --ignore=tests/ps --ignore=tests/between_graph
+
 test: check
 	$(BIN)/python -m pytest -m "not slow" $(APART)
 	$(BIN)/python -m pytest -m "not slow" tests/engine
