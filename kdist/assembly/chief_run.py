@@ -11,6 +11,7 @@ from kdist.assembly.cluster_link import say
 from kdist.assembly.contribution_log import ContributionLog, contribution_log
 from kdist.assembly.facts import opening_facts
 from kdist.assembly.failures import as_kdist_error, with_lost_peer
+from kdist.assembly.history import History, read_history
 from kdist.assembly.identity import run_facts
 from kdist.assembly.keeping import checkpoints_of, make_keeper
 from kdist.assembly.result_content import beginning, ending
@@ -96,11 +97,14 @@ class _ChiefRun:
     going_on: GoingOn | None
     warnings: list[str]
     result: dict[str, Any] = field(default_factory=dict)
+    _num_workers_lost: int = 0  # Before this attempt.
 
     def run(self) -> int:
         """Train, and write what came of it; return the exit code."""
         place, parts = self.place, self.parts
+        history = History(place.request.attempt)  # A launcher counts the losses itself.
         if not place.request.is_local:
+            history = read_history(self.folder.events_jsonl, place.request.task)
             self._record_tasks()
         self._begin()
         self.result = beginning(
@@ -112,7 +116,8 @@ class _ChiefRun:
             warnings=[*parts.sources.notes, *parts.engine.warnings, *self.warnings],
             run_dir=self.folder.path,
         )
-        self.result["restarts"] = place.request.attempt
+        self.result["restarts"] = history.num_restarts
+        self._num_workers_lost = history.num_workers_lost
         if self.going_on is not None:
             self.result["resumed_from_step"] = self.going_on.state.batches_seen
         with self._recorded_failure():
@@ -200,7 +205,7 @@ class _ChiefRun:
             self.trainer.state,
             best=best and {**best, "checkpoint": self.checkpoints.of_epoch(best["epoch"])},
             started_at_s=self.place.request.started_at_s,
-            num_workers_lost=self.place.cluster.num_workers_lost,
+            num_workers_lost=self._num_workers_lost + self.place.cluster.num_workers_lost,
             warnings=[*self.result["warnings"], *self.report.warnings],
         )
         self.result |= self.log.entries()

@@ -32,7 +32,7 @@ def test_all_are_started_again_and_the_run_resumes_by_itself(schedule, mode, tas
     result = check_completed(scheduled)
     assert scheduled.codes.pop(task) == [-signal.SIGKILL, 0]
     assert all(codes == [75, 0] for codes in scheduled.codes.values()), scheduled.codes
-    assert result["resumed_from_step"] > 0
+    assert (result["restarts"], result["resumed_from_step"] > 0) == (1, True)
 
 
 def test_a_worker_that_is_started_again_rejoins(schedule):
