@@ -27,6 +27,8 @@ from kdist.distribute.structure import ModelStructure
 
 # How long a step may take before replicas that wait are woken to ask again.
 WAKE_AFTER_S = 0.3
+# How often the chief looks whether a step is over whose batch it has sent.
+SENT_POLL_S = 0.001
 
 
 class AggregatingLoop(CoordinatorLoop):
@@ -123,7 +125,7 @@ class AggregatingLoop(CoordinatorLoop):
                 self.aggregation.wake()
             if progress.is_due(None):
                 on_progress(step - first_step)
-            time.sleep(POLL_S)
+            time.sleep(POLL_S if not batch else SENT_POLL_S)
         self.aggregation.finish()
         self.aggregation.wake()
 

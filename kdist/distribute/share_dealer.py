@@ -9,6 +9,7 @@ its lock, so that all replicas meet one order of events.
 
 from typing import Any, NamedTuple
 
+import numpy as np
 import tensorflow as tf
 
 # What an answer begins with: compute a share, ask again once the step is over, or end.
@@ -90,9 +91,19 @@ def packed(dealing: Dealing) -> tf.Tensor:
 
 def unpacked(vector: Any, num_shares: int, num_replicas: int) -> Dealing:
     """Return the state that `packed` made a vector of."""
-    sizes = [_NUM_SCALARS, *[num_shares] * 3, *[num_replicas] * 6]
-    scalars, *vectors = tf.split(vector, sizes)
+    scalars, *vectors = tf.split(vector, _sizes(num_shares, num_replicas))
     return Dealing(*tf.unstack(scalars, _NUM_SCALARS), *vectors)
+
+
+def unpacked_array(vector: np.ndarray, num_shares: int, num_replicas: int) -> Dealing:
+    """Return the same of an array, as arrays."""
+    ends = np.cumsum(_sizes(num_shares, num_replicas))[:-1]
+    scalars, *vectors = np.split(vector, ends)
+    return Dealing(*scalars, *vectors)
+
+
+def _sizes(num_shares: int, num_replicas: int) -> list[int]:
+    return [_NUM_SCALARS, *[num_shares] * 3, *[num_replicas] * 6]
 
 
 def opened(dealing: Dealing, first_step: Any, num_steps: Any) -> Dealing:

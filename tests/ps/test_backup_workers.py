@@ -145,20 +145,12 @@ def test_fewer_replicas_than_workers(cluster):
     assert (seen_counts(run.model) == 1).all()
 
 
-def test_lost_wake_up_is_made_up_for(cluster):
+def test_lost_wake_up_is_made_up_for(cluster, monkeypatch):
     """A call that nobody waits for any more takes a turn; the chief wakes all that wait."""
-    run = counting(cluster, 3, 8)
-    queue = run.loop.aggregation._turns
-    enqueue = queue.enqueue_many
-    queue.enqueue_many = lambda values: tf.no_op()  # What servers trace: nobody is ever woken.
-    loop = run.loop
-    loop.aggregation._contribute_fn = loop.aggregation._traced(
-        0,
-        loop.aggregation._contribute_on_server,
-        *[tf.TensorSpec([], tf.int64)] * 4,
-        loop.aggregation._staged[0].packets.spec,
-    )
-    queue.enqueue_many = enqueue
+    with monkeypatch.context() as patched:
+        # What servers are traced with: nobody is ever woken by them.
+        patched.setattr(tf.queue.QueueBase, "enqueue_many", lambda queue, values: tf.no_op())
+        run = counting(cluster, 3, 8)
     run.run()
     assert run.loop.store.num_updates == 8
     assert (seen_counts(run.model) == 1).all()
