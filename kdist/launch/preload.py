@@ -3,6 +3,7 @@
 Imports what every task needs, once, without the noise of it.
 """
 
+import atexit
 import contextlib
 import importlib
 import os
@@ -21,3 +22,5 @@ finally:
     os.dup2(_kept, 2)
     os.close(_kept)
     os.close(_nowhere)
+# The server has nothing to save: taking apart what it imported would take it a second or more.
+atexit.register(os._exit, 0)

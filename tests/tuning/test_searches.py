@@ -102,7 +102,7 @@ def test_a_killed_search_goes_on(search):
     )
     os.kill(command.process.pid, signal.SIGKILL)
     command.wait(10)
-    assert not leftovers(command, within_s=10)
+    assert not leftovers(command, within_s=20)
     before = len(search.journal)
     search.run(*argv, *SLOW)
     created = [entry["id"] for entry in search.entries("create")]
