@@ -54,11 +54,12 @@ class Case:
 
     @property
     def batch_size(self) -> int:
-        """`data.batch_size`: examples a step; 64 for each worker that takes part in it.
+        """`data.batch_size`: examples a step; mostly 64 for each worker that takes part in it.
 
         In `single` too, so that it can be compared with the synchronous strategies.
         """
-        return BATCH_SIZE_PER_WORKER * (1 if self.strategy in ("ps", "ps_between") else NUM_WORKERS)
+        own = WORKLOADS[self.workload].batch_size or BATCH_SIZE_PER_WORKER
+        return own * (1 if self.strategy in ("ps", "ps_between") else NUM_WORKERS)
 
     @property
     def name(self) -> str:
@@ -84,6 +85,8 @@ def target_ratio(workload: str, strategy: str, peer: str) -> float:
     """Return what kdist's speed divided by the peer's should at least be."""
     if workload == "large":
         return 0.95
+    if workload.startswith("wide_deep"):
+        return 2.0
     if workload == "dense":
         return _DENSE_TARGETS.get((strategy, peer), 1.0)
     return 1.0

@@ -20,7 +20,7 @@ class PeakWatch:
     def __call__(self, pid: int) -> None:
         """Look at the process tree below `pid`."""
         for one in _tree_of(pid):
-            self.peak_bytes = max(self.peak_bytes, _peak_bytes(one))
+            self.peak_bytes = max(self.peak_bytes, peak_bytes(one))
 
 
 def measure_memory(num_rounds: int) -> list[Measurement]:
@@ -57,7 +57,8 @@ def _tree_of(root: int) -> list[int]:
     return tree
 
 
-def _peak_bytes(pid: int) -> int:
+def peak_bytes(pid: int) -> int:
+    """Return the largest resident memory that a process has had; 0 once it is gone."""
     try:
         status = Path(f"/proc/{pid}/status").read_text()
     except OSError:

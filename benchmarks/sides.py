@@ -10,6 +10,7 @@ from pathlib import Path
 
 from benchmarks import cases, peer, processes
 from benchmarks.cases import KDIST, Case
+from benchmarks.workloads import WORKLOADS
 
 NUM_EPOCHS = 4  # The first one, with tracing, is not counted.
 _TIMEOUT_S = 240.0
@@ -75,6 +76,7 @@ def kdist_arguments(case: Case, run_dir: str) -> list[str]:
         f"steps_per_epoch={case.num_steps}",
         f"steps_per_execution={case.steps_per_execution}",
         f"hydra.run.dir={run_dir}",
+        *WORKLOADS[case.workload].kdist_arguments,
     ]
 
 

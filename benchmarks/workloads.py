@@ -21,16 +21,22 @@ class Workload:
         make_arrays: Makes the training rows, `(x, y)`.
         num_classes: Classes of the labels; 1 stands for a binary logit.
         step_share: How many steps to time, as a part of what the dense model takes.
+        optimizer: A class of `keras.optimizers`, and its learning rate.
+        batch_size: Examples a worker; `None` for the benchmarks' own.
+        kdist_arguments: What else kdist's command line is given.
     """
 
     build: Callable[[ModuleType], Any]
     make_arrays: Callable[[], Arrays]
     num_classes: int
     step_share: float = 1.0
+    optimizer: tuple[str, float] = ("Adam", 1e-3)
+    batch_size: int | None = None
+    kdist_arguments: tuple[str, ...] = ()
 
 
 def compiled(keras: ModuleType, workload: str, **compile_options: Any) -> Any:
-    """Return the named workload's model, compiled with Adam and accuracy."""
+    """Return the named workload's model, compiled with its optimizer and accuracy."""
     chosen = WORKLOADS[workload]
     model = chosen.build(keras)
     if chosen.num_classes == 1:
@@ -39,7 +45,8 @@ def compiled(keras: ModuleType, workload: str, **compile_options: Any) -> Any:
     else:
         loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
         metrics = ["accuracy"]
-    optimizer = keras.optimizers.Adam(1e-3)
+    name, learning_rate = chosen.optimizer
+    optimizer = getattr(keras.optimizers, name)(learning_rate)
     model.compile(optimizer=optimizer, loss=loss, metrics=metrics, **compile_options)
     return model
 
@@ -78,6 +85,19 @@ def _embedding(keras: ModuleType) -> Any:
     return keras.Model(ids, layers.Dense(1)(hidden))
 
 
+def _wide_deep(num_rows: int) -> Callable[[ModuleType], Any]:
+    def build(keras: ModuleType) -> Any:
+        layers = keras.layers
+        ids = keras.Input((8,), dtype="int32")
+        deep = layers.Flatten()(layers.Embedding(num_rows, 64, name="deep")(ids))
+        for units in (128, 64):
+            deep = layers.Dense(units, activation="relu")(deep)
+        wide = layers.Flatten()(layers.Embedding(num_rows, 1, name="wide")(ids))
+        return keras.Model(ids, layers.Dense(1)(layers.concatenate([deep, wide])))
+
+    return build
+
+
 def _large(keras: ModuleType) -> Any:
     layers = keras.layers
     return keras.Sequential([keras.Input((10_000,)), layers.Dense(9_999), layers.Dense(4)])
@@ -93,10 +113,26 @@ def _floats(*shape: int, num_classes: int) -> Callable[[], Arrays]:
     return make
 
 
-def _ids() -> Arrays:
+def _ids(num_ids: int = 100_000, num_rows: int = _NUM_ROWS) -> Arrays:
     generator = np.random.default_rng(0)
-    ids = (generator.zipf(1.2, size=(_NUM_ROWS, 8)) % 100_000).astype("int32")
-    return ids, generator.integers(0, 2, size=(_NUM_ROWS, 1)).astype("float32")
+    ids = (generator.zipf(1.2, size=(num_rows, 8)) % num_ids).astype("int32")
+    return ids, generator.integers(0, 2, size=(num_rows, 1)).astype("float32")
+
+
+def _wide_deep_workload(num_ids: int) -> Workload:
+    return Workload(
+        build=_wide_deep(num_ids),
+        make_arrays=lambda: _ids(num_ids, 64 * 512),
+        num_classes=1,
+        step_share=0.4,
+        optimizer=("Adagrad", 0.01),
+        batch_size=512,
+        kdist_arguments=(
+            "strategy.sparse=rows",
+            "checkpoint.every_epochs=null",
+            "checkpoint.every_seconds=null",
+        ),
+    )
 
 
 WORKLOADS: Mapping[str, Workload] = {
@@ -122,4 +158,8 @@ WORKLOADS: Mapping[str, Workload] = {
         num_classes=4,
         step_share=0.01,
     ),
+    **{
+        f"wide_deep_{name}": _wide_deep_workload(num_ids)
+        for name, num_ids in (("100k", 100_000), ("1m", 1_000_000), ("10m", 10_000_000))
+    },
 }
