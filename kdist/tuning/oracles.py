@@ -98,17 +98,17 @@ class Chooser:
         """
         for entry in entries:
             kind = entry["do"]
-            if kind == "create":
-                self._oracle.recorded = entry["raw"]
+            if kind in ("create", "idle"):
+                self._oracle.recorded = entry.get("raw", {})
                 answer = self.ask()
-                if not isinstance(answer, Suggestion) or answer.id != entry["id"]:
+                created = answer.id if isinstance(answer, Suggestion) else None
+                if created != entry.get("id"):
                     raise ConfigError(
                         "The search cannot be continued: its oracle does not repeat trial "
-                        f"{entry['id']}. Received: {answer}. Was another version of keras_tuner "
-                        "installed? Start a new search in another folder (hydra.run.dir=...)."
+                        f"{entry.get('id') or created}. Received: {answer}. Was another version of "
+                        "keras_tuner installed? Start a new search in another folder "
+                        "(hydra.run.dir=...)."
                     )
-            elif kind == "idle":
-                self.ask()
             elif kind == "end":
                 failed = entry["status"] == FAILED
                 score = None if failed else entry["score"]

@@ -27,10 +27,10 @@ LOSS = Objective("val_loss", "min")
 class Chief(threading.Thread):
     """Serves a book until the search is over."""
 
-    def __init__(self, folder, port, *, key=None, **tuner):
+    def __init__(self, folder, port, *, key=None, start_timeout_s=5.0, **tuner):
         super().__init__(daemon=True)
         self.cluster = ClusterConfig(
-            start_timeout_s=5.0, heartbeat_timeout_s=2.0, stop_grace_s=3.0, key=key
+            start_timeout_s=start_timeout_s, heartbeat_timeout_s=2.0, stop_grace_s=3.0, key=key
         )
         self.role = Role(tuner_id="chief", host="127.0.0.1", port=port)
         self.config = Config(cluster=self.cluster, tuner=TunerConfig(name="random", **tuner))
@@ -189,7 +189,7 @@ def test_a_chief_that_is_gone_is_a_lost_peer(chief, connected):
 
 
 def test_a_chief_without_tuners_gives_up(chief):
-    served = chief()
+    served = chief(start_timeout_s=0.5)
     served.join(15)
     assert isinstance(served.error, TaskTimeoutError)
     assert "waiting for a tuner to call" in str(served.error)

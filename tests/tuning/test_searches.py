@@ -115,6 +115,7 @@ def test_a_killed_search_goes_on(search):
         assert [row["epoch"] for row in search.trial(name).rows] == ["1", "2", "3", "4", "5"]
 
 
+@pytest.mark.slow
 def test_an_objective_that_is_no_metric_is_refused_within_the_first_trial(search):
     ended = search.run("+tuner=random", RATE, "tuner.objective=val_los", "epochs=9", code=2)
     assert "tuner.objective must be a metric" in ended.stderr
