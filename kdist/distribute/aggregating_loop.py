@@ -27,6 +27,8 @@ from kdist.distribute.structure import ModelStructure
 
 # How long a step may take before replicas that wait are woken to ask again.
 WAKE_AFTER_S = 0.3
+# How long operations of the chief may fail because the cluster changes.
+CHANGE_TIMEOUT_S = 30.0
 # How often the chief looks whether a step is over whose batch it has sent.
 SENT_POLL_S = 0.001
 
@@ -105,11 +107,11 @@ class AggregatingLoop(CoordinatorLoop):
         iterator = self._data.iterator(self._source if not batch else None)
         if self._turns_fn is None:
             self._turns_fn = self._trace_turns()
-        stretch = self.aggregation.open(first_step, num_steps)
+        stretch = self._patiently(lambda: self.aggregation.open(first_step, num_steps))
         stuck = _Reminder(WAKE_AFTER_S)
         progress = _Reminder(PROGRESS_EVERY_S)
         while True:
-            dealing = self.aggregation.read()
+            dealing = self._patiently(self.aggregation.read)
             step = int(dealing.step)
             if step >= first_step + num_steps:
                 break
@@ -122,17 +124,34 @@ class AggregatingLoop(CoordinatorLoop):
             if self._coordinator.done():
                 self._coordinator.join()  # Raises what ended the dispatches.
             if stuck.is_due(int(dealing.issued)):
-                self.aggregation.wake()
+                self._patiently(self.aggregation.wake)
             if progress.is_due(None):
                 on_progress(step - first_step)
             time.sleep(POLL_S if not batch else SENT_POLL_S)
-        self.aggregation.finish()
-        self.aggregation.wake()
+        self._patiently(self.aggregation.finish)
+        self._patiently(self.aggregation.wake)
 
     def _remind(self) -> None:
         """Let replicas of a stretch that is over end."""
         if self._after_stretch.is_due(None):
-            self.aggregation.wake()
+            self._patiently(self.aggregation.wake)
+
+    def _patiently(self, ask: Callable[[], Any]) -> Any:
+        """Return what `ask` finds on the servers; ask again where a change of the cluster gets in.
+
+        While TensorFlow takes up a worker that is back, operations of the chief may fail. A server
+        that is lost ends the wait by `check_cluster`, or by what the dispatches failed with.
+        """
+        end_s = time.monotonic() + CHANGE_TIMEOUT_S
+        while True:
+            try:
+                return ask()
+            except tf.errors.OpError:
+                self._check_cluster()
+                self._coordinator.done()
+                if time.monotonic() >= end_s:
+                    raise
+                time.sleep(POLL_S)
 
     def _trace_turns(self) -> Any:
         is_sent = not self._data.holds(self._source)

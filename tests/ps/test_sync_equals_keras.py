@@ -16,8 +16,8 @@ SYNC = {"update": "sync"}
 SYNCHRONIZED = {"l2_last_batch_of_one", "fewer_rows_than_replicas_conv", "subclassed"}
 QUICK = {
     *("first_batch_uneven", "sample_weights", "masked_steps", "masked_steps_weighted_mean"),
-    *("several_outputs_weighted", "clipnorm", "global_clipnorm", "accumulation", "add_loss"),
-    *("average_overwrites", "decay_with_exclusions", "metrics", "mixed_float16", "two_optimizers"),
+    *("several_outputs_weighted", "clipnorm", "global_clipnorm", "accumulation"),
+    *("average_overwrites", "metrics", "mixed_float16"),
 }
 
 
