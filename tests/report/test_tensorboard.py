@@ -4,6 +4,7 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.util import tensor_util
 
+from kdist.training.report.facts import ContributionSample
 from kdist.training.report.tensorboard import TensorBoardLog
 
 
@@ -31,6 +32,18 @@ def test_train_and_validation_are_two_runs(tmp_path, epoch):
     log.close()
     log.close()
     assert scalars(tmp_path / "validation") == {"epoch_loss": [(1, 0.25), (2, 0.2)]}
+
+
+def test_contributions_show_which_worker_an_update_is_from(tmp_path):
+    log = TensorBoardLog(tmp_path)
+    log.contributions(
+        ContributionSample(updates=(7, 8), shares=(7, 9), workers=(1, 0), staleness=(0, 2))
+    )
+    log.close()
+    assert scalars(tmp_path / "workers") == {
+        "contribution_worker": [(7, 1.0), (8, 0.0)],
+        "contribution_staleness": [(7, 0.0), (8, 2.0)],
+    }
 
 
 def test_nothing_is_made_before_the_first_epoch(tmp_path):
