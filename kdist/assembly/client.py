@@ -18,9 +18,11 @@ from kdist.cluster.traits import StrategyTraits
 from kdist.config.schema import Config
 from kdist.config.update_rules import shares_and_replicas
 from kdist.distribute.between_graph.aggregating_loop import AggregatingClientLoop
+from kdist.distribute.between_graph.graph import WorkerGraph
 from kdist.distribute.between_graph.loop import BetweenGraphLoop
+from kdist.distribute.between_graph.seat import Seat
 from kdist.distribute.between_graph.turns import Shares
-from kdist.distribute.between_graph.worker import Seat, StepWorker
+from kdist.distribute.between_graph.worker import StepWorker
 from kdist.distribute.inner_loop import InnerLoop
 from kdist.distribute.layout import BucketLayout
 from kdist.distribute.shares import WorkerShare
@@ -82,7 +84,7 @@ class Client:
                     )
                 counts = shares_and_replicas(config.strategy, self.share.num_workers)
                 shares = Shares(*counts, batch_size=config.data.batch_size)
-            worker = StepWorker(
+            graph = WorkerGraph(
                 structure,
                 layout,
                 Seat(
@@ -102,6 +104,7 @@ class Client:
                 max_staleness=config.strategy.max_staleness,
                 shares=shares,
             )
+            worker = StepWorker(graph)
             make_loop = AggregatingClientLoop if shares else BetweenGraphLoop
             self._loop = make_loop(
                 worker,
@@ -111,7 +114,7 @@ class Client:
                 start_timeout_s=config.cluster.start_timeout_s,
                 names=self._names.__getitem__,
             )
-            self._facts = {**self._facts, "variables on the servers": worker.signature}
+            self._facts = {**self._facts, "variables on the servers": graph.signature}
             if cluster.is_chief:
                 self._loop.begin(json.dumps(dict(self._facts)))
             return self._loop

@@ -18,9 +18,11 @@ from kdist.cluster.traits import traits_of
 from kdist.config.schema import Config
 from kdist.config.update_rules import shares_and_replicas
 from kdist.distribute.between_graph.aggregating_loop import AggregatingClientLoop
+from kdist.distribute.between_graph.graph import WorkerGraph
 from kdist.distribute.between_graph.loop import BetweenGraphLoop
+from kdist.distribute.between_graph.seat import Seat
 from kdist.distribute.between_graph.turns import Shares
-from kdist.distribute.between_graph.worker import Seat, StepWorker
+from kdist.distribute.between_graph.worker import StepWorker
 from kdist.distribute.data import num_steps
 from kdist.distribute.inner_loop import InnerLoop
 from kdist.distribute.layout import BucketLayout
@@ -225,7 +227,7 @@ class Trainings:
             shares = Shares(*counts, batch_size=config.data.batch_size)
 
         def make_loop(structure: ModelStructure, layout: BucketLayout) -> InnerLoop:
-            worker = StepWorker(
+            graph = WorkerGraph(
                 structure,
                 layout,
                 Seat(
@@ -242,6 +244,7 @@ class Trainings:
                 max_staleness=config.strategy.max_staleness,
                 shares=shares,
             )
+            worker = StepWorker(graph)
             make_loop = AggregatingClientLoop if shares else BetweenGraphLoop
             return make_loop(worker, num_lost=num_lost, start_timeout_s=30)
 

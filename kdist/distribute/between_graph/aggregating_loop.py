@@ -56,7 +56,7 @@ class AggregatingClientLoop(BetweenGraphLoop):
         replicas = _Replicas(
             lambda replica: worker.turns_of(replica, stretch, first_step), turns.num_replicas
         )
-        replicas.start(worker.seat.share.worker_index)
+        replicas.start(worker.index)
         issued, since_s, woken_s = -1, time.monotonic(), time.monotonic()
         next_progress = since_s + PROGRESS_EVERY_S
         while True:

@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from kdist.distribute.between_graph.desk import EVALUATE, TRAIN, TURNS, Opened, Ticket
+from kdist.distribute.between_graph.desk import EVALUATE, TRAIN, Opened, Ticket
+from kdist.distribute.between_graph.following import follow
 from kdist.distribute.between_graph.worker import StepWorker
 from kdist.distribute.data.source import BatchSource
 from kdist.distribute.evaluation import SUMS, EpochLogs, restored
@@ -24,7 +25,7 @@ from kdist.distribute.values import to_numpy, write
 from kdist.errors import TaskTimeoutError
 
 _POLL_S = 0.002
-_IDLE_POLL_S = 0.01
+_START_POLL_S = 0.01
 PROGRESS_EVERY_S = 0.5
 # Without progress for so long, or for so many of its own tickets' time, the chief computes what is
 # missing itself: servers take every id once, so that nothing can go wrong but some work be wasted.
@@ -34,6 +35,8 @@ PATIENCE_TICKETS = 10
 
 class BetweenGraphLoop:
     """The chief's loop; see `InnerLoop`."""
+
+    is_settled = False
 
     def __init__(
         self,
@@ -62,13 +65,13 @@ class BetweenGraphLoop:
         self._start_timeout_s = start_timeout_s
         self._names = names
         self.store = worker.store
-        self.logs = EpochLogs(worker.structure, worker.aux)
+        self.logs = EpochLogs(worker.graph.structure, worker.graph.aux)
         self._opened = Opened()
         self._has_begun = False
         self._num_evaluated = 0
         self._ticket_s = 0.0
         self._model_reads = self.store.num_model_reads
-        self._frozen = fingerprint(worker.structure.frozen)
+        self._frozen = fingerprint(worker.graph.structure.frozen)
 
     def begin(self, notes: str) -> None:
         """Open the session and initialize the servers; for the chief, before anything else.
@@ -120,14 +123,14 @@ class BetweenGraphLoop:
                     f"Gave up after {self._start_timeout_s:g} s (cluster.start_timeout_s) waiting "
                     f"for {names} to build the model. See the logs."
                 )
-            time.sleep(_IDLE_POLL_S)
+            time.sleep(_START_POLL_S)
 
     def _publish_frozen(self) -> None:
         """Give all workers what a callback wrote into frozen variables."""
         if self._model_reads == self.store.num_model_reads:
             return
         self._model_reads = self.store.num_model_reads
-        current = fingerprint(self._worker.structure.frozen)
+        current = fingerprint(self._worker.graph.structure.frozen)
         if current != self._frozen:
             self._frozen = current
             self._worker.write_frozen()
@@ -182,7 +185,7 @@ class BetweenGraphLoop:
 
     def reset_logs(self) -> None:
         """Forget the sums; nothing may be under way."""
-        write(self.store.sums, np.zeros([self._worker.aux.num_logged], np.float64))
+        write(self.store.sums, np.zeros([self._worker.graph.aux.num_logged], np.float64))
 
     def capture_sums(self) -> dict[str, np.ndarray]:
         """Return the sums since the last reset; nothing may be under way."""
@@ -200,7 +203,7 @@ class BetweenGraphLoop:
         limit = limit if num_batches is None else min(limit, num_batches)
         self._publish_frozen()
         sums = self.store.evaluation_sums
-        write(sums, np.zeros([self._worker.aux.num_logged], np.float64))
+        write(sums, np.zeros([self._worker.graph.aux.num_logged], np.float64))
         base = self._num_evaluated
         self._num_evaluated += limit
         for first in range(0, limit, WINDOW // 2):
@@ -227,35 +230,11 @@ class BetweenGraphLoop:
             compare: Called with the chief's notes; raises where this task does not fit.
             on_ready: Called when this task takes tickets.
         """
-        worker = self._worker
-        worker.open(self._start_timeout_s)
-        try:
-            compare(worker.wait_until_ready(self._start_timeout_s, chief, self._check_cluster))
-            worker.arrive()
-            on_ready()
-            return self._take_until_closed()
-        finally:
-            worker.close()
-
-    def _take_until_closed(self) -> int:
-        num_ids, idle_s, stretch = 0, _POLL_S, None
-        while not (ticket := self._worker.take()).is_closed:
-            self._check_cluster()
-            if ticket.num_ids:
-                self._worker.run(ticket)
-                num_ids, idle_s = num_ids + ticket.num_ids, _POLL_S
-            elif ticket.kind == TURNS and ticket.base != stretch:
-                stretch, idle_s = ticket.base, _POLL_S
-                self._take_turns(ticket)
-            else:
-                time.sleep(idle_s)
-                idle_s = min(_IDLE_POLL_S, idle_s * 1.5)
-        return num_ids
-
-    def _take_turns(self, ticket: Ticket) -> None:
-        worker = self._worker
-        assert worker.turns is not None
-        index = worker.seat.share.worker_index
-        if index < worker.turns.num_replicas:
-            worker.refresh(ticket.version)
-            worker.turns_of(index, ticket.base, ticket.first)()
+        return follow(
+            self._worker,
+            chief,
+            compare=compare,
+            on_ready=on_ready,
+            check_cluster=self._check_cluster,
+            start_timeout_s=self._start_timeout_s,
+        )

@@ -1,0 +1,65 @@
+"""What every worker but the chief does in place of an outer loop: compute what the chief opens."""
+
+import time
+from collections.abc import Callable
+
+from kdist.distribute.between_graph.desk import TURNS, Ticket
+from kdist.distribute.between_graph.worker import StepWorker
+
+_POLL_S = 0.002
+_IDLE_POLL_S = 0.01
+
+
+def follow(
+    worker: StepWorker,
+    chief: str,
+    *,
+    compare: Callable[[str], None],
+    on_ready: Callable[[], None],
+    check_cluster: Callable[[], None],
+    start_timeout_s: float,
+) -> int:
+    """Take tickets, or turns, until the desk closes; return how many ids were computed by ticket.
+
+    Args:
+        worker: This task's; it is opened here, and closed.
+        chief: The task that is waited for, by name.
+        compare: Called with the chief's notes; raises where this task does not fit.
+        on_ready: Called when this task takes tickets.
+        check_cluster: Called between tickets; raises when following has no sense any more.
+        start_timeout_s: How long to wait for the servers, and for the chief.
+
+    Raises:
+        TaskTimeoutError: If a server or the chief is not ready in time.
+    """
+    worker.open(start_timeout_s)
+    try:
+        compare(worker.wait_until_ready(start_timeout_s, chief, check_cluster))
+        worker.arrive()
+        on_ready()
+        return _take_until_closed(worker, check_cluster)
+    finally:
+        worker.close()
+
+
+def _take_until_closed(worker: StepWorker, check_cluster: Callable[[], None]) -> int:
+    num_ids, idle_s, stretch = 0, _POLL_S, None
+    while not (ticket := worker.take()).is_closed:
+        check_cluster()
+        if ticket.num_ids:
+            worker.run(ticket)
+            num_ids, idle_s = num_ids + ticket.num_ids, _POLL_S
+        elif ticket.kind == TURNS and ticket.base != stretch:
+            stretch, idle_s = ticket.base, _POLL_S
+            _take_turns(worker, ticket)
+        else:
+            time.sleep(idle_s)
+            idle_s = min(_IDLE_POLL_S, idle_s * 1.5)
+    return num_ids
+
+
+def _take_turns(worker: StepWorker, ticket: Ticket) -> None:
+    assert worker.turns is not None
+    if worker.index < worker.turns.num_replicas:
+        worker.refresh(ticket.version)
+        worker.turns_of(worker.index, ticket.base, ticket.first)()
