@@ -67,6 +67,15 @@ def test_which_clusters_fit(name, cluster, fault):
     assert fault in str(caught.value)
 
 
+@pytest.mark.parametrize("update", ["async", "sync"])
+def test_between_graph_needs_no_chief(update):
+    traits = traits_of("ps", "between_graph", update)
+    check_cluster_fits(traits, membership(worker=2, ps=1))
+    check_cluster_fits(traits, membership(chief=1, worker=1, ps=1))
+    with pytest.raises(ConfigError, match=r"cluster\.ps"):
+        check_cluster_fits(traits, membership(worker=2))
+
+
 def test_every_strategy_has_traits():
     assert STRATEGY_NAMES == ("single", "mirrored", "multiworker", "ps")
     for name in STRATEGY_NAMES:

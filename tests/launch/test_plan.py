@@ -66,6 +66,16 @@ def test_the_plan_of_parameter_servers_as_text():
     )
 
 
+@pytest.mark.parametrize(("update", "rows"), [("async", [32, 32]), ("sync", [16, 16])])
+def test_between_graph_workers_have_no_coordinator(update, rows):
+    """Worker 0 leads, and computes as the others do."""
+    of = {"replication": "between_graph", "update": update}
+    plan = plan_of("ps", of=of, cluster={"workers": 2, "ps": 1}, data={"batch_size": 32})
+    assert [str(task.task) for task in plan.tasks] == ["worker-0", "worker-1", "ps-0"]
+    assert str(plan.spec.chief) == "worker-0"
+    assert [sum(task.batch_rows) for task in plan.tasks] == [*rows, 0]
+
+
 def test_the_plan_of_split_devices_as_text():
     text = render_plan(plan_of("mirrored", of={"devices": 3}, data={"batch_size": 64}))
     assert text == textwrap.dedent(
