@@ -10,6 +10,7 @@ import pytest
 from kdist.distribute import resident_data
 from tests.engine.harness import assert_same, fit, labelled_rows
 from tests.ps.models import constant_gradient, numbered_rows, seen_counts
+from tests.ps.test_data import FORMS
 from tests.ps.test_equals_keras import dense
 
 NUM_ROWS = 53
@@ -38,5 +39,17 @@ def test_each_row_once_a_pass(cluster, strategy):
     run = cluster.train(
         build, {"train": numbered_rows(NUM_ROWS)}, workers=3, strategy=strategy, shuffle=True
     )
+    assert run.state.examples_seen == 2 * NUM_ROWS
+    np.testing.assert_array_equal(seen_counts(run.model), 1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("form", ["dataset", "stream", "generator", "py_dataset", "function"])
+def test_every_form_of_data_in_synchronous_steps(cluster, form):
+    """Shares are cut from whatever batches the chief reads; each row counts once a pass."""
+    make, settings = FORMS[form]
+    build = constant_gradient(lambda: keras.optimizers.SGD(0.5), num_rows=NUM_ROWS)
+    strategy = {"update": "sync"}
+    run = cluster.train(build, {"train": make()}, workers=3, strategy=strategy, **settings)
     assert run.state.examples_seen == 2 * NUM_ROWS
     np.testing.assert_array_equal(seen_counts(run.model), 1)
