@@ -60,6 +60,7 @@ class CoordinatorLoop:
             check_cluster: Called while waiting; raises when waiting has no sense any more.
         """
         self.num_workers = num_workers
+        self.is_settled = False
         self._coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
         self._check_cluster = check_cluster
         self._source = source
@@ -122,9 +123,14 @@ class CoordinatorLoop:
         applied_before = int(self.store.num_applied.numpy())
         for index in range(num_steps):
             self._wait_for_room(index, applied_before)
+            try:
+                batch = next(self._fed)
+            except Exception:
+                self._wait(lambda: False)
+                self.is_settled = True
+                raise
             self._coordinator.schedule(
-                self._fed_dispatch_fn,
-                args=(iterator, *_int64(first_step + index), next(self._fed)),
+                self._fed_dispatch_fn, args=(iterator, *_int64(first_step + index), batch)
             )
 
     def _wait_for_room(self, num_scheduled: int, applied_before: int) -> None:

@@ -74,7 +74,14 @@ class LogReader(Protocol):
 
 
 class InnerLoop(Protocol):
-    """Runs steps; one implementation for each way of driving replicas."""
+    """Runs steps; one implementation for each way of driving replicas.
+
+    Attributes:
+        is_settled: Whether, after `train` has raised, the steps that were applied are the first
+            ones of those asked for, one update each, and no other is under way.
+    """
+
+    is_settled: bool
 
     @property
     def store(self) -> Store:

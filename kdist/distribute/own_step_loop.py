@@ -99,6 +99,8 @@ class OwnStore:
 class OwnStepLoop:
     """Runs `model.train_step` and `model.test_step`; see `InnerLoop`."""
 
+    is_settled = False  # A step of one's own may update as often as it likes.
+
     def __init__(
         self,
         strategy: tf.distribute.Strategy,

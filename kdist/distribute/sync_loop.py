@@ -36,6 +36,8 @@ _PLAIN = tf.autograph.experimental.do_not_convert
 class SyncLoop:
     """Runs exact numbers of training steps and whole evaluations; every training task has one."""
 
+    is_settled = True
+
     def __init__(
         self,
         strategy: tf.distribute.Strategy,
@@ -153,9 +155,12 @@ class SyncLoop:
             contribution = self._reduce(self.strategy.run(self._replica_step, args=args))
         num_logged = self.compute.aux.num_logged
         self._sums.assign_add(tf.cast(contribution.aux[:num_logged], tf.float64))
-        self.store.apply(
-            contribution.gradients, contribution.aux[num_logged:], contribution.int_states
-        )
+        # Nothing of a step may happen, its counter included, whose batch could not be computed. (A
+        # dependency on the call itself would not wait for what it returns.)
+        with tf.control_dependencies([tf.identity(contribution.aux)]):
+            self.store.apply(
+                contribution.gradients, contribution.aux[num_logged:], contribution.int_states
+            )
 
     def _replica_step(
         self,

@@ -2,6 +2,9 @@
 
 from typing import Protocol
 
+from kdist.distribute import keras_adapter
+from kdist.distribute.inner_loop import Store
+from kdist.distribute.values import to_numpy
 from kdist.training.report.facts import EpochFacts
 
 
@@ -64,3 +67,11 @@ class KeepsNothing:
 
     def after_failure(self, error: Exception) -> None:
         """Keep nothing."""
+
+
+def num_applies(store: Store) -> int | None:
+    """Return how many steps the optimizer has taken; `None` where it leaves some out."""
+    optimizer = store.optimizers[0]
+    if optimizer.inner is not optimizer.optimizer:  # A loss scale skips steps that overflow.
+        return None
+    return int(to_numpy(keras_adapter.own_iterations(optimizer.inner)))

@@ -1,7 +1,9 @@
 """Where the outer loop's progress goes."""
 
+from collections.abc import Mapping
 from typing import Protocol
 
+from kdist.training.plan import TrainingPlan, TrainingState
 from kdist.training.report.facts import EpochFacts, ProgressFacts
 
 
@@ -39,3 +41,25 @@ class Silent:
 
     def epoch(self, facts: EpochFacts) -> None:
         """Show nothing."""
+
+
+def progress_facts(
+    state: TrainingState,
+    plan: TrainingPlan,
+    num_steps: int,
+    metrics: Mapping[str, float],
+    num_examples: int,
+) -> ProgressFacts:
+    """Return where training is inside an epoch of `num_steps` batches."""
+    speed = state.timed_steps / state.timed_s if state.timed_s else None
+    examples = num_examples / max(1, state.step_in_epoch)
+    return ProgressFacts(
+        epoch=state.epochs_done + 1,
+        epochs=plan.epochs,
+        step=state.step_in_epoch,
+        steps_per_epoch=num_steps,
+        metrics=metrics,
+        steps_per_second=speed,
+        examples_per_second=speed * examples if speed else None,
+        eta_s=(plan.total_steps - state.batches_seen) / speed if speed else None,
+    )

@@ -1,22 +1,21 @@
 """The outer loop: epochs, callbacks, validation, stopping; the same for every mode."""
 
+import contextlib
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 from kdist.distribute.data.source import BatchSource
 from kdist.distribute.inner_loop import InnerLoop, never_stop
 from kdist.training.callback_bridge import CallbackBridge
-from kdist.training.keeper import Keeper, KeepsNothing
+from kdist.training.keeper import Keeper, KeepsNothing, num_applies
 from kdist.training.peers import Peers
 from kdist.training.plan import TrainingPlan, TrainingState
-from kdist.training.report.facts import EpochFacts, ProgressFacts
-from kdist.training.reporter import Reporter, Silent
+from kdist.training.report.facts import EpochFacts
+from kdist.training.reporter import Reporter, Silent, progress_facts
 from kdist.training.stretches import Pace
 
 __all__ = ["Reporter", "Silent", "Trainer", "TrainingPlan", "TrainingState"]
-
-Logs = Mapping[str, float]
 
 
 class Trainer:
@@ -62,6 +61,8 @@ class Trainer:
         self._clock = clock
         self._restore: Callable[[], None] | None = None
         self._is_between_steps = True
+        self._num_applies: int | None = None
+        self._examples_before = 0
         self.keeper: Keeper = KeepsNothing()
         self.state = TrainingState()
 
@@ -82,7 +83,7 @@ class Trainer:
         try:
             self._train()
         except Exception as error:
-            if self._is_between_steps:
+            if self._is_between_steps or self._has_counted_rest():
                 self.keeper.after_failure(error)
             raise
         self.keeper.at_end()
@@ -158,17 +159,33 @@ class Trainer:
         self._bridge.weights_changed = False
         return validated
 
+    def _has_counted_rest(self) -> bool:
+        """Count the steps of a stretch that an error ended; return whether they can be counted."""
+        done = None
+        with contextlib.suppress(Exception):  # Servers that are lost cannot be asked.
+            done = num_applies(self._loop.store) if self._loop.is_settled else None
+        if done is None or self._num_applies is None:
+            return False
+        state, size = self.state, done - self._num_applies
+        state.batches_seen += size
+        state.step_in_epoch += size
+        state.num_updates = self._loop.store.num_updates
+        state.examples_seen = self._examples_before + self._loop.logs.num_examples(
+            self._loop.read_logs()
+        )
+        return True
+
     def _train_epoch(self, num_steps: int) -> None:
         """Run the steps of one epoch that are left, up to `num_steps` of it."""
         state = self.state
         begun_s = self._clock() - state.epoch_s
         before = self._loop.logs.num_examples(self._loop.read_logs()) if state.step_in_epoch else 0
-        examples_before = state.examples_seen - before
+        self._examples_before = state.examples_seen - before
         while state.step_in_epoch < num_steps and state.stop_reason is None:
             wanted = min(self._pace.next_steps, num_steps - state.step_in_epoch)
             size = self._plan.stretch(state.batches_seen, wanted)
             started_s = self._clock()
-            sums = self._run_stretch(size, examples_before)
+            sums = self._run_stretch(size)
             elapsed_s = self._clock() - started_s
             if state.first_step_at_s is None:
                 state.first_step_at_s = self._clock()
@@ -186,7 +203,7 @@ class Trainer:
                 self.keeper.after_stretch()
         state.epoch_s = self._clock() - begun_s
 
-    def _run_stretch(self, size: int, examples_before: int) -> Any:
+    def _run_stretch(self, size: int) -> Any:
         """Run steps and return the epoch's sums so far: reading them waits for the last step."""
         plan, bridge, state = self._plan, self._bridge, self.state
         done = state.step_in_epoch
@@ -194,6 +211,7 @@ class Trainer:
         if bridge.has_batch_hooks:
             for step in calls:
                 bridge.batch_begin(step)
+        self._num_applies = num_applies(self._loop.store)
         self._is_between_steps = False
         self._loop.train(
             state.batches_seen, size, steps_per_call=plan.steps_per_call, on_progress=never_stop
@@ -201,7 +219,7 @@ class Trainer:
         sums = self._loop.read_logs()
         state.batches_seen += size
         state.step_in_epoch += size
-        state.examples_seen = examples_before + self._loop.logs.num_examples(sums)
+        state.examples_seen = self._examples_before + self._loop.logs.num_examples(sums)
         state.num_updates = self._loop.store.num_updates
         self._is_between_steps = True
         if bridge.has_batch_hooks:
@@ -225,24 +243,13 @@ class Trainer:
         self._bridge.agree_on_stop(decision["stop_training"])
 
     def _report(self, num_steps: int, sums: Any) -> None:
-        if not self._reporter.is_progress_due:
-            return
-        state, plan = self.state, self._plan
-        logs = {} if self._loop.logs.is_empty(sums) else self._loop.logs.results(sums)
-        speed = state.timed_steps / state.timed_s if state.timed_s else None
-        examples = self._loop.logs.num_examples(sums)
-        self._reporter.progress(
-            ProgressFacts(
-                epoch=state.epochs_done + 1,
-                epochs=plan.epochs,
-                step=state.step_in_epoch,
-                steps_per_epoch=num_steps,
-                metrics=logs,
-                steps_per_second=speed,
-                examples_per_second=speed * examples / state.step_in_epoch if speed else None,
-                eta_s=(plan.total_steps - state.batches_seen) / speed if speed else None,
+        if self._reporter.is_progress_due:
+            logs = self._loop.logs
+            metrics = {} if logs.is_empty(sums) else logs.results(sums)
+            examples = logs.num_examples(sums)
+            self._reporter.progress(
+                progress_facts(self.state, self._plan, num_steps, metrics, examples)
             )
-        )
 
     def _evaluate(self) -> dict[str, float]:
         assert self._validation is not None

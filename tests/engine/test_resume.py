@@ -215,6 +215,40 @@ def test_an_error_in_a_callback_saves_the_state_first(hook, tmp_path):
     assert_same_run(left, unbroken)
 
 
+class Failing(keras.utils.PyDataset):
+    """Batches of rows; batch 3 of the second epoch cannot be read unless a file is there."""
+
+    def __init__(self, repaired):
+        super().__init__()
+        self._repaired = repaired
+        self._num_read = 0
+
+    def __len__(self):
+        return 5
+
+    def __getitem__(self, index):
+        self._num_read += index == 3
+        if index == 3 and self._num_read == 2 and not self._repaired.exists():
+            raise ValueError("unreadable")
+        x, y = ROWS["train"]
+        return x[index * 6 : (index + 1) * 6], y[index * 6 : (index + 1) * 6]
+
+
+@pytest.mark.parametrize("devices", [1, 2])
+def test_an_error_in_the_data_saves_the_steps_before_it(devices, tmp_path):
+    repaired = tmp_path / "repaired"
+    parts = {"train": Failing(repaired)}
+    settings = {"epochs": 3, "devices": devices, "data": {"shuffle": False}}
+    settings["checkpoint"] = {"every_epochs": 3}
+    with pytest.raises(Exception, match="unreadable"):
+        run(tmp_path / "run", dropout, parts, **settings)
+    repaired.touch()
+    _, unbroken = run(tmp_path / "unbroken", dropout, parts, **settings)
+    _, left = run(tmp_path / "run", dropout, parts, **settings)
+    assert left.result["resumed_from_step"] == 8
+    assert_same_run(left, unbroken)
+
+
 def json_of(path):
     return json.loads(path.read_text())
 
