@@ -1,17 +1,21 @@
 """How a worker that is its own client reads the batches of the ids that it has taken."""
 
 from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Any, Protocol
 
 import numpy as np
 import tensorflow as tf
 
 from kdist.distribute.data.array_source import ArraySource
+from kdist.distribute.data.py_dataset_source import PyDatasetSource
 from kdist.distribute.data.source import BatchSource
 from kdist.distribute.share_step import ArrayReader, BatchReader, SentReader
 from kdist.distribute.shares import WorkerShare
 from kdist.distribute.values import write
 
+# Batches that are read while others are computed.
+_AHEAD = 8
 _PLAIN = tf.autograph.experimental.do_not_convert
 
 
@@ -32,6 +36,10 @@ class LocalData(Protocol):
 
     def reader(self) -> BatchReader:
         """Return what reads shares of batches, while the graph is built."""
+        ...
+
+    def expect(self, end: int) -> None:
+        """Say that `fed` will be asked for all ids before `end`."""
         ...
 
     def fed(self, batch_id: int) -> list[Any]:
@@ -68,6 +76,9 @@ class KeptArrays:
     def reader(self) -> BatchReader:
         """Return what gathers shares from the arrays."""
         return ArrayReader(self._source, self._arrays)
+
+    def expect(self, end: int) -> None:
+        """Nothing can be read ahead."""
 
     def fed(self, batch_id: int) -> list[Any]:
         """Nothing needs to be handed in."""
@@ -114,6 +125,9 @@ class FedBatches:
         """Return what cuts shares out of the batch that is handed in."""
         return SentReader(self.batch(tf.constant(0, tf.int64)))
 
+    def expect(self, end: int) -> None:
+        """The data set reads ahead by itself."""
+
     def fed(self, batch_id: int) -> list[Any]:
         """Read on, to the batch of an id; the last one may be asked for again."""
         if self._skips and self._last is not None and batch_id == self._next_id - 1:
@@ -131,10 +145,46 @@ class FedBatches:
         return self._last
 
 
+class IndexedBatches(FedBatches):
+    """Batches that can be read in any order: each worker reads its own ones, a few ahead."""
+
+    def __init__(self, source: PyDatasetSource, share: WorkerShare):
+        """Create placeholders for a batch."""
+        super().__init__(source, share)
+        self._indexed = source
+        self._pool = ThreadPoolExecutor(source.num_threads)
+        self._reading: dict[int, Future[list[np.ndarray]]] = {}
+        self._pass: int | None = None
+        self._end = 0
+
+    def expect(self, end: int) -> None:
+        """Remember how far to read ahead."""
+        self._end = end
+
+    def fed(self, batch_id: int) -> list[Any]:
+        """Return the batch of an id; the next ones are begun to be read."""
+        per_pass = self._indexed.batches_per_pass or 1 << 62
+        pass_index = batch_id // per_pass
+        if pass_index != self._pass:
+            wait(self._reading.values())
+            self._reading.clear()
+            self._indexed.between_passes(is_first=self._pass is None)
+            self._pass = pass_index
+        end = min(max(self._end, batch_id + 1), (pass_index + 1) * per_pass, batch_id + _AHEAD)
+        for each in range(batch_id, end):
+            if each not in self._reading:
+                self._reading[each] = self._pool.submit(self._indexed.read_at, each)
+        for done in [each for each in self._reading if each < batch_id]:
+            del self._reading[done]
+        return self._reading[batch_id].result()
+
+
 def local_data(source: BatchSource, share: WorkerShare, device: str) -> LocalData:
     """Return what reads a source's batches on one worker."""
     if isinstance(source, ArraySource):
         return KeptArrays(source, device)
+    if isinstance(source, PyDatasetSource):
+        return IndexedBatches(source, share)
     return FedBatches(source, share)
 
 

@@ -123,11 +123,12 @@ class StepWorker:
         """Compute a ticket's ids, in order."""
         self.refresh(ticket.version)
         sizes = sorted((s for kind, s in self.graph.blocks if kind == ticket.kind), reverse=True)
+        data = self.graph.data[ticket.kind]
+        data.expect(ticket.end)
         next_id = ticket.first
         while next_id < ticket.end:
             size = next(s for s in sizes if next_id + s <= ticket.end)
-            fed = self.graph.data[ticket.kind].fed(next_id)
-            self._call(ticket.kind, size)(next_id, ticket.base, *fed)
+            self._call(ticket.kind, size)(next_id, ticket.base, *data.fed(next_id))
             next_id += size
 
     def refresh(self, version: int) -> None:

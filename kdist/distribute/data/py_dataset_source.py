@@ -114,6 +114,36 @@ class PyDatasetSource:
         batch_bytes = sum(a.nbytes for a in tf.nest.flatten(self.first_batch(1 << 30)))
         return read_ahead(batches, num_prefetched(batch_bytes))
 
+    def read_at(self, batch_index: int) -> list[np.ndarray]:
+        """Return batch `batch_index`, counted over all passes, in any order: flat, with its rows.
+
+        The epoch hooks are the caller's: see `between_passes`.
+
+        Raises:
+            ConfigError: If it does not look like the other batches.
+        """
+        per_pass = self.batches_per_pass
+        own_index = batch_index
+        if per_pass is not None:
+            pass_index, own_index = divmod(batch_index, per_pass)
+            if self._settings.shuffle:
+                position = tf.constant([own_index], tf.int64)
+                order = permuted(position, per_pass, self._settings.seed, tf.constant(pass_index))
+                own_index = int(order[0])
+        arrays = self._read_flat(own_index)
+        return [*arrays, np.asarray(len(arrays[0]), np.int64)]
+
+    def between_passes(self, *, is_first: bool) -> None:
+        """Call the dataset's epoch hooks; no batch may be read meanwhile."""
+        if not is_first:
+            self._py_dataset.on_epoch_end()
+        self._py_dataset.on_epoch_begin()
+
+    @property
+    def num_threads(self) -> int:
+        """Return how many threads may read."""
+        return max(1, self._py_dataset.workers)
+
     def _read_op(self, batch_index: Any) -> Any:
         per_pass = self.batches_per_pass
         own_index = batch_index
