@@ -1,10 +1,11 @@
 """The one background thread of a control channel: an asyncio loop that ends with the process."""
 
 import asyncio
-import contextlib
 import threading
 from collections.abc import Callable, Coroutine
 from typing import Any
+
+_CALL_DEADLINE_S = 5.0
 
 
 class LoopThread:
@@ -25,10 +26,30 @@ class LoopThread:
         """Run a coroutine in the background; from any thread."""
         asyncio.run_coroutine_threadsafe(coroutine, self._running)
 
-    def call(self, function: Callable[..., Any], *args: Any) -> None:
-        """Call a function on the loop's thread; from any thread."""
-        with contextlib.suppress(RuntimeError):  # Closed meanwhile: nobody is left to tell.
+    def call(self, function: Callable[..., Any], *args: Any) -> bool:
+        """Call a function on the loop's thread; from any thread. Return whether it will run."""
+        try:
             self._running.call_soon_threadsafe(function, *args)
+        except RuntimeError:  # Closed meanwhile: nobody is left to tell.
+            return False
+        return True
+
+    def call_now(self, function: Callable[[], Any]) -> None:
+        """Call a function on the loop's thread and return when it has run; from another thread.
+
+        What it sends is with the kernel then, unless buffers are full. That matters before a call
+        into native code that keeps Python's lock while it waits: this thread could not run.
+        """
+        has_run = threading.Event()
+
+        def run() -> None:
+            try:
+                function()
+            finally:
+                has_run.set()
+
+        if self.call(run) and threading.current_thread() is not self._thread:
+            has_run.wait(_CALL_DEADLINE_S)
 
     def stop(self) -> None:
         """End all coroutines and the thread; may be called again, and before `start`."""

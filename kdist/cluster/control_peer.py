@@ -113,7 +113,7 @@ class ControlPeer:
 
     def ready(self) -> None:
         """Tell the chief that the start is over: from here on silence means a loss."""
-        self._hearing.loop.call(lambda: self._send({"kind": "ready"}))
+        self._hearing.loop.call_now(lambda: self._send({"kind": "ready"}))
 
     def finished(self) -> None:
         """Tell the chief that this task needs nobody any more."""

@@ -56,7 +56,7 @@ class Roster:
         self.loop = LoopThread("kdist-control")
 
     def send_all(self, message: Mapping[str, Any]) -> None:
-        """Send a message to every connected peer; from any thread."""
+        """Send a message to every connected peer, and return when it is sent; from any thread."""
 
         def send() -> None:
             for peer in self.peers:
@@ -64,7 +64,7 @@ class Roster:
                     peer.wire.send(message)
 
         if self.peers:
-            self.loop.call(send)
+            self.loop.call_now(send)
 
     def wait_until(self, is_reached: Callable[[], bool], end_s: float, now: Callable[[], float]):
         """Wait until a condition holds or `end_s` has come; return whether it holds."""

@@ -229,3 +229,20 @@ def test_tensorflow_serves_on_the_same_port_beside_the_channel(cluster_of, progr
     assert again.line("decision") == "decision: on"
     chief.done(0)
     assert again.end() == 0
+
+
+def test_a_decision_is_sent_when_broadcast_returns(cluster_of):
+    """TensorFlow's start keeps Python's lock: no other thread of the chief could send it then."""
+    chief, [peer] = cluster_of(worker=1).start()
+    [known] = chief._roster.peers
+    send = known.wire.send
+
+    def send_late(message):
+        threading.Event().wait(0.2)
+        send(message)
+        sent.append(message["kind"])
+
+    sent, known.wire.send = [], send_late
+    chief.broadcast("on")
+    assert "decision" in sent
+    assert peer.receive_decision(10) == "on"
