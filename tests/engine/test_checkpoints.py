@@ -6,7 +6,7 @@ import pytest
 
 from kdist.training.checkpoints.canonical import capture, restore
 
-from .cases import CASES, ROWS, adam, by_path, dense, half_precision, sgd
+from .cases import CASES, ROWS, L, adam, by_path, dense, half_precision, sgd
 from .harness import assert_same, numpy_weights, prepare, train
 
 
@@ -57,3 +57,19 @@ def test_state_goes_on_in_another_mode_as_if_nothing_had_happened(name):
     other.engine.loop.store.write_to_model()
     other.weights = numpy_weights(other.model)
     assert_same(other, unbroken, tolerance=2e-3 if name == "mixed_float16" else 2e-6, history=False)
+
+
+def test_a_snapshot_stays_while_training_goes_on():
+    def large():
+        model = keras.Sequential([keras.Input((6,)), L.Dense(30000, activation="tanh"), L.Dense(3)])
+        model.compile(adam(), loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+        return model
+
+    outcome = prepare(large, ROWS, replicas=1)
+    loop = outcome.engine.loop
+    loop.train(0, 3, steps_per_call=1, on_progress=lambda done: False)
+    later, now = capture(outcome.model, loop.store), dict(capture(outcome.model, loop.store)())
+    now = {name: value.copy() for name, value in now.items()}
+    loop.train(3, 5, steps_per_call=5, on_progress=lambda done: False)
+    assert_equal(dict(later()), now)
+    assert not np.array_equal(state_of(outcome)["slots/0/0"], now["slots/0/0"])
