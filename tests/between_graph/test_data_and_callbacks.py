@@ -10,7 +10,7 @@ from tests.engine.harness import assert_same, fit, labelled_rows
 from tests.ps import test_callbacks as in_graph
 from tests.ps import test_row_tables as row_tables
 from tests.ps.models import numbered_rows
-from tests.ps.test_data import FORMS, NUM_ROWS, build
+from tests.ps.test_data import FORMS, NUM_ROWS, Batches, build
 from tests.ps.test_random_layers import test_masks as masks
 
 test_early_stopping_and_schedule = in_graph.test_early_stopping_and_schedule
@@ -36,6 +36,22 @@ def test_each_row_once_a_pass(cluster, form):
     assert run.state.examples_seen == 2 * NUM_ROWS
     assert run.history["seen"] == run.history["val_seen"] == [NUM_ROWS] * 2
     assert run.state.batches_seen == run.loop.store.num_updates
+
+
+def test_batches_by_index_are_read_by_whom_they_are_computed(cluster):
+    """Two workers read 22 batches, and not 22 each; a few more were read to check the data."""
+    reads = []
+
+    class Counted(Batches):
+        def __getitem__(self, index):
+            reads.append(index)
+            return super().__getitem__(index)
+
+    run = cluster.prepare(build, {"train": Counted()}, workers=2)
+    num_before = len(reads)
+    run.run()
+    assert run.history["seen"] == [NUM_ROWS] * 2
+    assert len(reads) - num_before == run.state.batches_seen == 22
 
 
 @pytest.mark.slow
