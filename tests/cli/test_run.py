@@ -97,7 +97,7 @@ def test_only_who_makes_the_run_folder_refuses_a_used_one(asked, monkeypatch, tm
         "kdist.assembly.task_main", lambda request, link: became.append(str(request.task)) or 0
     )
     (tmp_path / "config.yaml").touch()
-    argv = ("strategy=ps", f"hydra.run.dir={tmp_path}")
+    argv = ("strategy=ps", "resume=never", f"hydra.run.dir={tmp_path}")
     cluster = {"chief": ["a:1"], "worker": ["a:2"], "ps": ["a:3"]}
     environs = [
         {"TF_CONFIG": json.dumps({"cluster": cluster, "task": {"type": kind, "index": 0}})}

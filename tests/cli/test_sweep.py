@@ -169,6 +169,9 @@ def test_a_folder_of_other_jobs_is_refused(jobs, sweep):
     assert (code, jobs.requests) == (2, [])
     assert "optimizer.learning_rate was 0.1, is 0.2" in stderr
     assert "Choose another folder for the sweep" in stderr
+    code, _, stderr = sweep(RATES, "resume=never")
+    assert (code, jobs.requests) == (2, [])
+    assert "The run folder already holds a run." in stderr
 
 
 def test_a_drawn_seed_is_no_difference(jobs, sweep):

@@ -26,6 +26,7 @@ from kdist.launch.accelerators import count_accelerators
 from kdist.launch.plan import FindPorts
 from kdist.launch.ports import PortLeases, find_free_ports
 from kdist.records.atomic import write_text_atomically
+from kdist.records.run_folder import refuse_used
 from kdist.records.sweep_folder import SweepFolder
 
 
@@ -111,6 +112,8 @@ class Sweep:
                 _refuse_search(job)
                 self._prepare(job, num_devices, find_free_ports)
                 if job.trains:
+                    if job.composition.tree.get("resume") == "never":
+                        refuse_used(job.composition.run_dir)
                     asked = yaml.safe_load(yaml_without_secrets(job.composition.tree))
                     self._earlier[job.number] = look_at(job.composition.run_dir, asked)
             except KdistError as error:
