@@ -18,6 +18,7 @@ import tensorflow as tf
 
 from kdist.distribute import share_dealer
 from kdist.distribute.packets import Push
+from kdist.distribute.server_apply import traced_under_lock
 from kdist.distribute.server_store import ServerStore
 from kdist.distribute.share_dealer import WAIT
 from kdist.distribute.staged_shares import StagedShares
@@ -60,6 +61,8 @@ class Aggregation:
         replicas = tf.TensorSpec([num_shares], tf.int64)
         square = tf.TensorSpec([], tf.float32)
         packet = self._staged[0].packets.spec
+        self._deal_fn = self._locked(0, self._deal, _SCALAR, _SCALAR)
+        self._offer_fn = self._locked(0, self._offer, *[_SCALAR] * 4, packet)
         self._begin_fn = self._traced(0, self._begin_on_server, _SCALAR, _SCALAR)
         self._contribute_fn = self._traced(0, self._contribute_on_server, *[_SCALAR] * 4, packet)
         self._stage_fns, self._square_fns, self._advance_fns = {}, {}, {}
@@ -73,6 +76,7 @@ class Aggregation:
                 self._square_fns[index] = self._locked(index, staged.square, _SCALAR, replicas)
         self._open_fn = self._locked(0, self._open_on_server, _SCALAR, _SCALAR)
         self._finish_fn: Any = None
+        self._stop_step: int | None = None
 
     def _create_staged(self, index: int) -> StagedShares:
         store, is_first = self.store, index == 0
@@ -161,15 +165,16 @@ class Aggregation:
     def open(self, first_step: int, num_steps: int) -> int:
         """Begin a stretch of steps; return its number, which `begin` takes."""
         first = tf.constant(first_step, tf.int64)
-        for staged in self._staged.values():
-            staged.version.assign(first)
+        if first_step != self._stop_step:
+            for staged in self._staged.values():
+                staged.version.assign(first)
+        self._stop_step = first_step + num_steps
         return int(self._open_fn(first, tf.constant(num_steps, tf.int64)).numpy())
 
     def read(self) -> share_dealer.Dealing:
         """Return the state of dealing, as numpy values."""
-        vector = tf.constant(self.dealing.numpy())
-        dealing = share_dealer.unpacked(vector, self.num_shares, self.num_replicas)
-        return share_dealer.Dealing(*[value.numpy() for value in dealing])
+        vector = self.dealing.numpy()
+        return share_dealer.unpacked_array(vector, self.num_shares, self.num_replicas)
 
     def wake(self) -> None:
         """Let all replicas that wait ask again: one whose call was lost took another's turn."""
@@ -198,27 +203,25 @@ class Aggregation:
     # on a server
 
     def _begin_on_server(self, replica: Any, stretch: Any) -> tf.Tensor:
-        return self._when_ready(self._deal(replica, stretch), replica, stretch)
+        return self._when_ready(self._deal_fn(replica, stretch), replica, stretch)
 
     def _contribute_on_server(
         self, replica: Any, stretch: Any, ticket: Any, worker: Any, packet: Any
     ) -> tf.Tensor:
-        def offer() -> tf.Tensor:
-            staged = self._staged[0].stage(replica, ticket, packet)
-            with tf.control_dependencies([staged]):
-                dealing, verdict = share_dealer.offered(self._unpacked(), replica, ticket)
-                counted = self._count(verdict, worker)
-            dealing, answer = share_dealer.dealt(dealing, replica, stretch)
-            done = [
-                self.dealing.assign(share_dealer.packed(dealing), read_value=False),
-                self._turns.enqueue_many(tf.zeros([verdict.num_woken], tf.int64)),
-                counted,
-            ]
-            with tf.control_dependencies(done):
-                return tf.identity(answer)
-
-        answer: Any = self.store.servers[0].lock.execute(offer)
+        answer = self._offer_fn(replica, stretch, ticket, worker, packet)
         return self._when_ready(answer, replica, stretch)
+
+    def _offer(
+        self, replica: Any, stretch: Any, ticket: Any, worker: Any, packet: Any
+    ) -> tf.Tensor:
+        staged = self._staged[0].stage(replica, ticket, packet)
+        with tf.control_dependencies([staged]):
+            dealing, verdict = share_dealer.offered(self._unpacked(), replica, ticket)
+            self._count(verdict, worker)
+        dealing, answer = share_dealer.dealt(dealing, replica, stretch)
+        self.dealing.assign(share_dealer.packed(dealing))
+        self._turns.enqueue_many(tf.zeros([verdict.num_woken], tf.int64))
+        return tf.identity(answer)
 
     def _count(self, verdict: share_dealer.Verdict, worker: Any) -> Any:
         contributions = self.store.tallies.contributions
@@ -229,14 +232,10 @@ class Aggregation:
 
         return tf.cond(verdict.is_accepted, take, contributions.drop)
 
-    def _deal(self, replica: Any, stretch: Any) -> Any:
-        def deal() -> tf.Tensor:
-            dealing, answer = share_dealer.dealt(self._unpacked(), replica, stretch)
-            done = self.dealing.assign(share_dealer.packed(dealing), read_value=False)
-            with tf.control_dependencies([done]):
-                return tf.identity(answer)
-
-        return self.store.servers[0].lock.execute(deal)
+    def _deal(self, replica: Any, stretch: Any) -> tf.Tensor:
+        dealing, answer = share_dealer.dealt(self._unpacked(), replica, stretch)
+        self.dealing.assign(share_dealer.packed(dealing))
+        return tf.identity(answer)
 
     def _when_ready(self, answer: Any, replica: Any, stretch: Any) -> tf.Tensor:
         """Wait until the step is over, as long as that is the answer."""
@@ -244,7 +243,7 @@ class Aggregation:
         def wait(answer: Any) -> Any:
             del answer
             with tf.control_dependencies([self._turns.dequeue()]):
-                return self._deal(replica, stretch)
+                return self._deal_fn(replica, stretch)
 
         (answer,) = tf.while_loop(
             lambda answer: tf.equal(answer[0], WAIT), lambda a: (wait(a),), (answer,),
@@ -272,12 +271,7 @@ class Aggregation:
         return tf.function(on_device, autograph=False).get_concrete_function(*specs)
 
     def _locked(self, index: int, function: Callable[..., Any], *specs: Any) -> Any:
-        lock = self.store.servers[index].lock
-
-        def locked(*args: Any) -> Any:
-            return lock.execute(lambda: function(*args))
-
-        return self._traced(index, locked, *specs)
+        return traced_under_lock(self.store.servers[index], function, *specs)
 
     def _at(self, index: int, function: Any, *args: Any) -> Any:
         """Call a traced function of a server; the result is on the caller's device."""

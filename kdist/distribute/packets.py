@@ -54,10 +54,10 @@ class PacketLayout:
     @property
     def spec(self) -> Packet:
         """Return the signature of a packet."""
-        size = _NUM_HEADER + self._num_aux + sum(b.size for b in self._buckets if _rides(b))
+        size = _NUM_HEADER + self._num_aux + sum(b.size for b in self._buckets if rides(b))
         return Packet(
             tf.TensorSpec([size], tf.float32),
-            [gradient_spec(b) for b in self._buckets if not _rides(b)],
+            [gradient_spec(b) for b in self._buckets if not rides(b)],
         )
 
     def pack(self, push: Push) -> Packet:
@@ -65,20 +65,54 @@ class PacketLayout:
         numbers = [*_split(push.step_id), tf.cast(push.is_finite, tf.int64)]
         numbers += [tf.cast(push.worker, tf.int64), *_split(push.version)]
         header = tf.cast(tf.stack(numbers), tf.float32)
-        flat = [g for b, g in zip(self._buckets, push.gradients, strict=True) if _rides(b)]
-        others = [g for b, g in zip(self._buckets, push.gradients, strict=True) if not _rides(b)]
+        flat = [g for b, g in zip(self._buckets, push.gradients, strict=True) if rides(b)]
+        others = [g for b, g in zip(self._buckets, push.gradients, strict=True) if not rides(b)]
         aux = [push.aux] if self._num_aux else []
-        return Packet(tf.concat([header, *aux, *flat], 0), others)
+        return Packet(tf.concat([*flat, *aux, header], 0), others)
 
     def unpack(self, packet: Packet) -> Push:
         """Return a push from what arrived."""
-        sizes = [b.size for b in self._buckets if _rides(b)]
-        header, aux, *flat = tf.split(packet.vector, [_NUM_HEADER, self._num_aux, *sizes])
+        sizes = [b.size for b in self._buckets if rides(b)]
+        *flat, aux, header = tf.split(packet.vector, [*sizes, self._num_aux, _NUM_HEADER])
         high, low, is_finite, worker, *version = tf.unstack(tf.cast(header, tf.int64))
         riding, others = iter(flat), iter(packet.others)
-        gradients = [next(riding) if _rides(b) else next(others) for b in self._buckets]
+        gradients = [next(riding) if rides(b) else next(others) for b in self._buckets]
         is_finite = tf.not_equal(is_finite, 0)
         return Push(_joined(high, low), is_finite, gradients, aux, worker, _joined(*version))
+
+
+class Pulled(NamedTuple):
+    """What a step reads of the store: buckets in layout order, and what the first server has.
+
+    `loss_scale` is a float32 scalar, `version` the int64 number of updates that the first server
+    had applied.
+    """
+
+    buckets: list[Any]
+    float_states: list[Any]
+    loss_scale: Any
+    version: Any
+
+
+class RiderLayout:
+    """Packs what the first server sends beside buckets: version, loss scale and states."""
+
+    def __init__(self, num_states: int):
+        """Plan the vector: float32 `[size]`."""
+        self._num_states = num_states
+        self.size = 3 + num_states
+
+    @staticmethod
+    def pack(version: Any, loss_scale: Any, states: Any) -> tf.Tensor:
+        """Return the vector; `states` is a float32 vector."""
+        numbers = tf.stack([*_split(version)])
+        return tf.concat([tf.cast(numbers, tf.float32), [loss_scale], states], 0)
+
+    def unpack(self, vector: tf.Tensor) -> tuple[Any, Any, Any]:
+        """Return version, loss scale and states."""
+        numbers, scale, states = tf.split(vector, [2, 1, self._num_states])
+        version = _joined(*tf.unstack(tf.cast(numbers, tf.int64)))
+        return version, scale[0], states
 
 
 def _split(number: Any) -> tuple[Any, Any]:
@@ -90,7 +124,8 @@ def _joined(high: Any, low: Any) -> Any:
     return high * _ID_BASE + low
 
 
-def _rides(bucket: Bucket) -> bool:
+def rides(bucket: Bucket) -> bool:
+    """Return whether a bucket's values and gradients travel in a float32 vector with others."""
     return bucket.is_flat and bucket.dtype == "float32"
 
 

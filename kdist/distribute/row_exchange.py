@@ -17,8 +17,8 @@ from kdist.distribute.lookups import Table
 from kdist.distribute.pieces import split_ids
 from kdist.distribute.step_types import StepValues
 
-# Returns rows (the second argument) of the table, or the piece, in a bucket (the first).
-LookUp = Callable[[int, tf.Tensor], tf.Tensor]
+# Returns rows of tables, or of pieces, each named by its bucket.
+LookUp = Callable[[Sequence[tuple[int, tf.Tensor]]], list[tf.Tensor]]
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class RowExchange:
         """
         if not self._tables:
             return values, []
-        buckets, positions, fetched = list(values.buckets), [], []
+        buckets, positions, fetched, wanted = list(values.buckets), [], [], []
         for table, calls in zip(
             self._tables,
             self._compute.looked_up_ids(values, x, training=training),
@@ -66,12 +66,15 @@ class RowExchange:
             with tf.control_dependencies([_check_range(table, ids)]):
                 ids = tf.identity(ids)
             parts, rows = split_ids(ids, len(table.bucket_indices))
-            found = [self._look_up(i, r) for i, r in zip(table.bucket_indices, rows, strict=True)]
-            buckets[table.bucket_indices[0]] = (
-                found[0] if len(found) == 1 else tf.dynamic_stitch(parts, found)
-            )
+            wanted += zip(table.bucket_indices, rows, strict=True)
             positions.append(tf.split(where, [tf.size(call) for call in calls], num=len(calls)))
             fetched.append(FetchedRows(tf.size(ids), parts, rows))
+        found = iter(self._look_up(wanted))
+        for table, rows in zip(self._tables, fetched, strict=True):
+            pieces = [next(found) for _ in table.bucket_indices]
+            buckets[table.bucket_indices[0]] = (
+                pieces[0] if len(pieces) == 1 else tf.dynamic_stitch(rows.positions, pieces)
+            )
         return values._replace(buckets=buckets, positions=positions), fetched
 
     @tf.autograph.experimental.do_not_convert

@@ -4,11 +4,14 @@ A server skips step ids that it has applied before, and runs the same public `op
 every other mode. So no update counts twice, and momentum stays consistent.
 """
 
+from collections.abc import Callable
 from typing import Any
 
+import keras
 import tensorflow as tf
 
-from kdist.distribute.packets import Packet, Push
+from kdist.distribute.packets import Push
+from kdist.distribute.parcels import Parcel
 from kdist.distribute.servers import WINDOW, Server, Tallies
 from kdist.distribute.step_types import AuxLayout
 
@@ -42,12 +45,10 @@ class ServerUpdate:
         self._max_staleness = max_staleness
 
     def traced(self) -> Any:
-        """Return `apply` as a concrete function of a packet."""
-        return tf.function(self.apply, autograph=False).get_concrete_function(
-            self._server.packets.spec
-        )
+        """Return `apply` under the lock, as a concrete function of a packet."""
+        return traced_under_lock(self._server, self.apply, self._server.parcels.spec)
 
-    def apply(self, packet: Packet) -> tf.Tensor:
+    def apply(self, packet: Parcel) -> tf.Tensor:
         """Take a packet unless its step id has been applied; call it under the lock.
 
         Returns:
@@ -55,7 +56,7 @@ class ServerUpdate:
         """
         server = self._server
         with tf.device(server.device):
-            push = server.packets.unpack(packet)
+            push = server.parcels.unpack(packet)
             slot = push.step_id % WINDOW
             # Ids only grow: what comes after a later id of its slot has been applied long ago.
             fresh = tf.less(tf.gather(server.applied, slot), push.step_id)
@@ -98,7 +99,10 @@ class ServerUpdate:
                 self._update(push.gradients)
         if self._tallies is not None:
             num_logged = self._aux.num_logged
-            self._tallies.num_applied.assign_add(1)
+            # Readers take no lock: the count must never be ahead of the values.
+            values = [_touched(bucket) for bucket in self._server.buckets]
+            with tf.control_dependencies(values):
+                self._tallies.num_applied.assign_add(1)
             self._tallies.sums.assign_add(tf.cast(push.aux[:num_logged], tf.float64))
             if self._aux.num_states:
                 self._tallies.states.assign_add(push.aux[num_logged:])
@@ -110,21 +114,50 @@ class ServerUpdate:
         return tf.constant(0)
 
 
-def traced_record(device: str, tallies: Tallies, aux: AuxLayout) -> Any:
+def traced_record(server: Server, tallies: Tallies, aux: AuxLayout) -> Any:
     """Return the function that adds one evaluated batch to the tallies, once for each id."""
 
     def record(evaluation_id: Any, logged: Any) -> tf.Tensor:
-        with tf.device(device):
-            slot = evaluation_id % WINDOW
-            fresh = tf.not_equal(tf.gather(tallies.evaluated, slot), evaluation_id)
-            weight = tf.cast(fresh, tf.float64)
-            tallies.evaluation_sums.assign_add(tf.cast(logged, tf.float64) * weight)
-            tallies.evaluated.scatter_nd_update([[slot]], [evaluation_id])
-            return tf.constant(0)
+        slot = evaluation_id % WINDOW
+        fresh = tf.not_equal(tf.gather(tallies.evaluated, slot), evaluation_id)
+        weight = tf.cast(fresh, tf.float64)
+        tallies.evaluation_sums.assign_add(tf.cast(logged, tf.float64) * weight)
+        tallies.evaluated.scatter_nd_update([[slot]], [evaluation_id])
+        return tf.constant(0)
 
-    return tf.function(record, autograph=False).get_concrete_function(
-        tf.TensorSpec([], tf.int64), tf.TensorSpec([aux.num_logged], tf.float32)
-    )
+    logged = tf.TensorSpec([aux.num_logged], tf.float32)
+    return traced_under_lock(server, record, tf.TensorSpec([], tf.int64), logged)
+
+
+def traced_under_lock(server: Server, function: Callable[..., Any], *specs: Any) -> Any:
+    """Return a concrete function that runs `function` on a server, under its lock.
+
+    `function` is one of its own, since a critical section waits for what it returns, and only a
+    call returns when all of its assignments are done. And the lock is taken within a function:
+    steps of one graph would take the locks of all servers one after the other otherwise, with a
+    message from each server to the next.
+    """
+
+    def on_server(*args: Any) -> Any:
+        with tf.device(server.device):
+            return function(*args)
+
+    inner = tf.function(on_server, autograph=False).get_concrete_function(*specs)
+
+    def locked(*args: Any) -> Any:
+        with tf.device(server.device):
+            return server.lock.execute(lambda: inner(*args))
+
+    return tf.function(locked, autograph=False).get_concrete_function(*specs)
+
+
+def _touched(bucket: keras.Variable) -> tf.Tensor:
+    """Return something of a bucket's current value: its first row.
+
+    Reading a large variable whole would copy it, after an update of some of its rows.
+    """
+    value: Any = bucket.value
+    return tf.gather(value, [0]) if value.shape.rank else tf.convert_to_tensor(value)
 
 
 def _nothing() -> tf.Tensor:

@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from kdist.distribute.compute import StepCompute
 from kdist.distribute.layout import BucketLayout
+from kdist.distribute.packets import Pulled
 from kdist.distribute.row_exchange import RowExchange
 from kdist.distribute.server_store import Scope, ServerStore
 from kdist.distribute.signatures import share_specs, step_seeds, value_specs
@@ -78,10 +79,8 @@ class ServerStep:
         share, seeds = self.whole(batch), step_seeds(self.structure, step_id, 0)
 
         def attempt() -> tf.Tensor:
-            version = self.store.read_version()
-            with tf.control_dependencies([version]):
-                gradients, aux, scale = self.contribution(share, seeds, frozen)
-            return self.store.push(step_id, gradients, aux, scale, version=version, worker=worker)
+            gradients, aux, pulled = self.contribution(share, seeds, frozen)
+            return self.store.push(step_id, gradients, aux, pulled, worker=worker)
 
         if self.store.max_staleness is None:
             attempt()
@@ -96,7 +95,7 @@ class ServerStep:
     @_PLAIN
     def contribution(
         self, share: Share, seeds: list[tf.Tensor], frozen: Any, *, weight: tf.Tensor | None = None
-    ) -> tuple[list[Any], tf.Tensor, tf.Tensor]:
+    ) -> tuple[list[Any], tf.Tensor, Pulled]:
         """Pull and compute.
 
         Args:
@@ -106,16 +105,17 @@ class ServerStep:
             weight: A factor for the gradients, float32 scalar.
 
         Returns:
-            Gradients by bucket of the scaled loss, the vector of `AuxLayout`, the loss scale.
+            Gradients by bucket of the scaled loss, the vector of `AuxLayout`, what was pulled.
         """
-        scale = self.store.read_loss_scale()
-        values = self._values(seeds, frozen)
+        pulled = self.store.pull(leave_out=self._lookups.bucket_indices)
+        scale = pulled.loss_scale
+        values = _step_values(pulled, seeds, frozen)
         values, fetched = self._rows.fetch(values, share.x, training=True)
         with self._on_compute_device():
             factor = scale if weight is None else scale * weight
             contribution = self._train_fn(values, share, factor)
         gradients = self._rows.by_id(contribution.gradients, fetched)
-        return gradients, contribution.aux, scale
+        return gradients, contribution.aux, pulled
 
     @_PLAIN
     def denominators(self, share: Share, seeds: list[tf.Tensor], frozen: Any) -> tf.Tensor:
@@ -159,14 +159,7 @@ class ServerStep:
         return contextlib.nullcontext() if device is None else tf.device(device)
 
     def _values(self, seeds: list[tf.Tensor], frozen: Any) -> StepValues:
-        return StepValues(
-            buckets=self.store.read_buckets(leave_out=self._lookups.bucket_indices),
-            float_states=self.store.read_states(),
-            int_states=[],
-            seeds=seeds,
-            frozen=list(frozen),
-            positions=[],
-        )
+        return _step_values(self.store.pull(leave_out=self._lookups.bucket_indices), seeds, frozen)
 
     @_PLAIN
     def whole(self, batch: Any) -> Share:
@@ -175,3 +168,14 @@ class ServerStep:
         one = tf.ones((), tf.float32)
         terms = tf.ones([len(self.structure.terms)], tf.float32)
         return Share(x, y, sample_weight, tf.cast(num_rows, tf.float32), one, one, one, terms)
+
+
+def _step_values(pulled: Pulled, seeds: list[tf.Tensor], frozen: Any) -> StepValues:
+    return StepValues(
+        buckets=pulled.buckets,
+        float_states=pulled.float_states,
+        int_states=[],
+        seeds=seeds,
+        frozen=list(frozen),
+        positions=[],
+    )

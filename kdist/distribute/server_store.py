@@ -13,9 +13,11 @@ from typing import Any
 import tensorflow as tf
 
 from kdist.distribute import server_values
+from kdist.distribute.gradients import all_finite, divide
 from kdist.distribute.layout import BucketLayout
-from kdist.distribute.optimizer import StoreOptimizer, all_finite, divide, inner_optimizer
-from kdist.distribute.packets import Push
+from kdist.distribute.optimizer import StoreOptimizer, inner_optimizer
+from kdist.distribute.packets import Pulled, Push, RiderLayout, rides
+from kdist.distribute.parcels import join_ids, split_ids_again, split_rows
 from kdist.distribute.server_apply import ServerUpdate, traced_record
 from kdist.distribute.servers import (
     WINDOW,
@@ -86,7 +88,7 @@ class ServerStore:
         self.evaluation_sums = self.tallies.evaluation_sums
         for index, server in enumerate(self.servers):
             server.apply_fn = self.update_of(index).traced()
-        self._record_fn = traced_record(devices[0], self.tallies, aux)
+        self._record_fn = traced_record(self.servers[0], self.tallies, aux)
 
     def update_of(self, server_index: int) -> ServerUpdate:
         """Return what a server does under its lock with what it is sent."""
@@ -100,66 +102,99 @@ class ServerStore:
 
     # inside a step, on a worker
 
-    def read_buckets(self, leave_out: Collection[int] = ()) -> list[Any]:
-        """Return the current buckets on the caller's device, in layout order.
+    def pull(self, leave_out: Collection[int] = ()) -> Pulled:
+        """Return what a step reads, on the caller's device.
+
+        What the first server has beside its buckets rides with one of them: each tensor on its way
+        is a message, which costs more than joining them.
 
         Args:
             leave_out: Buckets not to read; `()` stands in their place.
         """
+        first = self.servers[0]
+        riders = RiderLayout(self.aux.num_states)
+        carrier = next(
+            (
+                i
+                for i in first.bucket_indices
+                if rides(self.layout.buckets[i]) and i not in leave_out
+            ),
+            None,
+        )
+        with tf.device(first.device):
+            version = tf.convert_to_tensor(self.num_applied)
+            before = [version] if self.max_staleness is not None else []
+            with tf.control_dependencies(before):
+                vector = riders.pack(version, self._read_loss_scale(), self.states)
+                if carrier is not None:
+                    vector = tf.concat([self._value_of(first, carrier), vector], 0)
+        sizes = [] if carrier is None else [self.layout.buckets[carrier].size]
+        *carried, vector = tf.split(tf.identity(vector), [*sizes, riders.size])
         values: list[Any] = [()] * len(self.layout.buckets)
-        for server in self.servers:
-            for index, bucket in zip(server.bucket_indices, server.buckets, strict=True):
-                if index in leave_out:
-                    continue
-                with tf.device(server.device):
-                    value = tf.convert_to_tensor(bucket.value)
-                values[index] = tf.identity(value)
-        return values
+        with tf.control_dependencies(before):
+            for server in self.servers:
+                for index in server.bucket_indices:
+                    if index == carrier:
+                        values[index] = carried[0]
+                    elif index not in leave_out:
+                        with tf.device(server.device):
+                            value = self._value_of(server, index)
+                        values[index] = tf.identity(value)
+        version, scale, states = riders.unpack(vector)
+        if not self._scales_loss:
+            scale = tf.constant(self._static_scale or 1.0, tf.float32)
+        return Pulled(values, unpack_states(states, self.structure.float_states), scale, version)
 
-    def look_up(self, bucket_index: int, rows: tf.Tensor) -> tf.Tensor:
-        """Return rows of a table's piece, gathered on its server: `[len(rows), columns]`.
+    @staticmethod
+    def _value_of(server: Server, bucket_index: int) -> tf.Tensor:
+        bucket = server.buckets[server.bucket_indices.index(bucket_index)]
+        return tf.convert_to_tensor(bucket.value)
+
+    def _read_loss_scale(self) -> tf.Tensor:
+        if not self._scales_loss:
+            return tf.ones((), tf.float32)
+        return tf.convert_to_tensor(self._first_optimizer().optimizer.dynamic_scale)
+
+    def look_up(self, wanted: Sequence[tuple[int, tf.Tensor]]) -> list[tf.Tensor]:
+        """Return rows of tables, gathered where they live, all of a server in one message.
 
         Args:
-            bucket_index: The bucket of the table, or of one piece of it.
-            rows: int64 vector on the caller's device; rows of the piece.
+            wanted: Buckets of tables, or of pieces, each with the rows of it to return: an int64
+                vector on the caller's device.
+
+        Returns:
+            The rows: `[number, columns]` each, in the order of `wanted`.
         """
-        server = self.servers[self.layout.buckets[bucket_index].server_index]
-        table = server.buckets[server.bucket_indices.index(bucket_index)]
+        found: list[Any] = [None] * len(wanted)
+        groups: dict[tuple[int, str], list[int]] = {}
+        for place, (index, _) in enumerate(wanted):
+            bucket = self.layout.buckets[index]
+            groups.setdefault((bucket.server_index, bucket.dtype), []).append(place)
+        for (server_index, _), places in groups.items():
+            parts = self._look_up_on(self.servers[server_index], [wanted[p] for p in places])
+            for place, rows in zip(places, parts, strict=True):
+                found[place] = rows
+        return found
+
+    def _look_up_on(
+        self, server: Server, wanted: Sequence[tuple[int, tf.Tensor]]
+    ) -> list[tf.Tensor]:
+        indices, ids = [index for index, _ in wanted], [rows for _, rows in wanted]
+        joined = join_ids(ids)
         with tf.device(server.device):
-            found = tf.gather(table.value, tf.identity(rows))
-        return tf.identity(found)
-
-    def read_states(self) -> list[tf.Tensor]:
-        """Return the current float states on the caller's device."""
-        if not self.structure.float_states:
-            return []
-        with tf.device(self.servers[0].device):
-            vector = tf.convert_to_tensor(self.states)
-        return unpack_states(tf.identity(vector), self.structure.float_states)
-
-    def read_loss_scale(self) -> tf.Tensor:
-        """Return the factor for the loss, a float32 scalar on the caller's device."""
-        if self._scales_loss:
-            optimizer = self._first_optimizer().optimizer
-            with tf.device(self.servers[0].device):
-                scale = tf.convert_to_tensor(optimizer.dynamic_scale)
-            return tf.identity(scale)
-        return tf.constant(self._static_scale or 1.0, tf.float32)
-
-    def read_version(self) -> tf.Tensor:
-        """Return how many updates there are, an int64 scalar; read it before the values."""
-        with tf.device(self.servers[0].device):
-            version = tf.convert_to_tensor(self.num_applied)
-        return tf.identity(version)
+            tables = [server.buckets[server.bucket_indices.index(i)].value for i in indices]
+            there = split_ids_again(tf.identity(joined), len(ids))
+            rows = [tf.gather(table, each) for table, each in zip(tables, there, strict=True)]
+            flat = tf.concat([tf.reshape(each, [-1]) for each in rows], 0)
+        return split_rows(tf.identity(flat), ids, [self.layout.buckets[i] for i in indices])
 
     def push(
         self,
         step_id: tf.Tensor,
         gradients: Sequence[Any],
         aux: tf.Tensor,
-        loss_scale: tf.Tensor,
+        pulled: Pulled,
         *,
-        version: Any,
         worker: Any,
     ) -> tf.Tensor:
         """Send one step's contribution to all servers, each under its lock.
@@ -170,14 +205,14 @@ class ServerStore:
             step_id: int64 scalar; a server that has applied it takes nothing.
             gradients: By bucket, in layout order, of the scaled loss.
             aux: The vector of `AuxLayout`.
-            loss_scale: What `read_loss_scale` returned for this step.
-            version: What `read_version` returned for this step.
+            pulled: What the step read.
             worker: Index of the worker.
 
         Returns:
             Whether the step is applied now, a bool scalar: it is not if it was too old.
         """
-        gradients, finite = self.without_loss_scale(gradients, loss_scale)
+        gradients, finite = self.without_loss_scale(gradients, pulled.loss_scale)
+        version = pulled.version
         if self.global_clipnorm:
             gradients, _ = tf.clip_by_global_norm(list(gradients), self.global_clipnorm)
 
@@ -223,18 +258,17 @@ class ServerStore:
         server = self.servers[server_index]
         if not server.bucket_indices and server_index != 0:
             return tf.constant(True)
-        return tf.identity(self._locked(server, server.apply_fn, server.packets.pack(push)))
+        return tf.identity(self._at(server, server.apply_fn, server.parcels.pack(push)))
 
     @tf.autograph.experimental.do_not_convert
     def record_evaluation(self, evaluation_id: tf.Tensor, logged: tf.Tensor) -> None:
         """Add one evaluated batch to the evaluation's sums, once for each id."""
-        self._locked(self.servers[0], self._record_fn, evaluation_id, logged)
+        self._at(self.servers[0], self._record_fn, evaluation_id, logged)
 
     @staticmethod
-    def _locked(server: Server, function: Callable[..., Any], *args: Any) -> Any:
+    def _at(server: Server, function: Callable[..., Any], *args: Any) -> Any:
         with tf.device(server.device):
-            local = tf.nest.map_structure(tf.identity, args, expand_composites=True)
-            return server.lock.execute(lambda: function(*local))
+            return function(*tf.nest.map_structure(tf.identity, args, expand_composites=True))
 
     # on the coordinator, between stretches of steps
 

@@ -18,6 +18,7 @@ from kdist.distribute.optimizer import (
     updating_optimizers,
 )
 from kdist.distribute.packets import PacketLayout
+from kdist.distribute.parcels import ParcelLayout
 from kdist.distribute.step_types import AuxLayout
 from kdist.distribute.store import pack_states
 from kdist.distribute.structure import ModelStructure
@@ -41,6 +42,7 @@ class Server:
     lock: tf.CriticalSection
     applied: tf.Variable
     packets: PacketLayout
+    parcels: ParcelLayout
     apply_fn: Any = field(default=None)
 
 
@@ -122,6 +124,8 @@ def _create_server(
         optimizer = None
         if buckets:
             optimizer = build_store_optimizer(structure.model.optimizer, buckets, part, **changes)
+        num_aux = aux.num_logged + aux.num_states if index == 0 else 0
+        packets = PacketLayout(part.buckets, num_aux)
         return Server(
             device=device,
             bucket_indices=indices,
@@ -129,7 +133,8 @@ def _create_server(
             optimizer=optimizer,
             lock=tf.CriticalSection(shared_name=f"kdist_server_{index}"),
             applied=tf.Variable(tf.fill([WINDOW], tf.constant(-1, tf.int64))),
-            packets=PacketLayout(part.buckets, aux.num_logged + aux.num_states if not index else 0),
+            packets=packets,
+            parcels=ParcelLayout(packets, part.buckets),
         )
 
 

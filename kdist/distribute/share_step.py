@@ -132,8 +132,8 @@ class ShareStep:
                 total = self._step.denominators(batch, seeds, frozen)
                 own = self._step.denominators(share, seeds, frozen)
                 share = share._replace(term_ratios=tf.math.divide_no_nan(own, total))
-            gradients, aux, scale = self._step.contribution(share, seeds, frozen, weight=weight)
-        gradients, is_finite = self._step.store.without_loss_scale(gradients, scale)
+            gradients, aux, pulled = self._step.contribution(share, seeds, frozen, weight=weight)
+        gradients, is_finite = self._step.store.without_loss_scale(gradients, pulled.loss_scale)
         num_logged = self._step.aux.num_logged
         return self._aggregation.contribute(
             answer,

@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from kdist.distribute.layout import Bucket
 from kdist.distribute.packets import Packet, PacketLayout, Push
+from kdist.distribute.row_rules import sum_repeated
 from kdist.distribute.server_apply import ServerUpdate
 from kdist.distribute.servers import Server
 
@@ -46,6 +47,7 @@ class StagedShares:
             global_clipnorm: The largest norm of a gradient over all servers; `None` for any.
         """
         self.server = server
+        self._buckets = tuple(buckets)
         self.packets = PacketLayout(buckets, num_logged + num_states)
         self._update = update
         self._num_logged = num_logged
@@ -119,8 +121,8 @@ class StagedShares:
         aux = tf.add_n([push.aux for push in pushes])
         factor = tf.math.divide_no_nan(tf.cast(self._batch_size, tf.float32), aux[0])
         gradients = [
-            _times(_total(parts), factor)
-            for parts in zip(*(p.gradients for p in pushes), strict=True)
+            _times(sum_repeated(_total(parts)) if bucket.is_by_rows else _total(parts), factor)
+            for bucket, *parts in zip(self._buckets, *(p.gradients for p in pushes), strict=True)
         ]
         is_finite = tf.reduce_all([push.is_finite for push in pushes])
         logged, states = aux[: self._num_logged], aux[self._num_logged :]

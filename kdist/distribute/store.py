@@ -91,10 +91,14 @@ class ReplicatedStore:
             return tf.Variable(tf.constant(value), trainable=False, name="float_states")
         return self._no_states
 
-    def look_up(self, bucket_index: int, rows: tf.Tensor) -> tf.Tensor:
-        """Return rows of a table: `[len(rows), columns]`; within a replica on its own device."""
-        table: Any = self.buckets[bucket_index].value
-        return tf.gather(table, rows)
+    def look_up(self, wanted: Sequence[tuple[int, tf.Tensor]]) -> list[tf.Tensor]:
+        """Return rows of tables: `[number, columns]` each; within a replica on its own device.
+
+        Args:
+            wanted: Buckets of tables, each with the rows of it to return: an int64 vector.
+        """
+        tables: list[Any] = [self.buckets[index].value for index, _ in wanted]
+        return [tf.gather(table, rows) for table, (_, rows) in zip(tables, wanted, strict=True)]
 
     def read(self, seeds: Sequence[tf.Tensor], *, leave_out: Collection[int] = ()) -> StepValues:
         """Return the current values; within a replica those of its own device.

@@ -132,3 +132,13 @@ def test_callbacks_that_read_weights_need_the_tables(cluster):
     callbacks = [keras.callbacks.History(), keras.callbacks.EarlyStopping("loss")]
     with pytest.raises(ConfigError, match=r"Received: EarlyStopping, .*gather_bytes: table\."):
         cluster.prepare(only_a_table(), data, callbacks=callbacks, strategy=settings)
+
+
+@pytest.mark.parametrize("name", ["adagrad", "adam"])
+def test_synchronous_workers_equal_one_process(cluster, name):
+    """Several workers read the same id: their shares add up before they are clipped and applied."""
+    build = model_of(OPTIMIZERS[name])
+    data = {"train": rows(), "validation": rows(11)}
+    settings = {"sparse": "rows", "update": "sync"}
+    run = cluster.train(build, data, workers=2, strategy=settings)
+    assert_same(run, train_alone(build, data, **BY_ROWS))
