@@ -60,6 +60,7 @@ class ChiefLink:
         self._alone_limit_s = config.cluster.start_timeout_s
         self._num_needed = _num_needed(config, traits, spec)
         self.num_workers_lost = 0
+        self.num_rejoined = 0
         self._control = ControlChief(
             spec,
             flat,
@@ -163,6 +164,7 @@ class ChiefLink:
 
     def _regain(self, task: Task) -> None:
         self._lost_at_s.pop(task, None)
+        self.num_rejoined += 1
         self._tell("task_rejoined", task)
 
     def _lose(self, task: Task) -> None:

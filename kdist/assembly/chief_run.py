@@ -97,7 +97,7 @@ class _ChiefRun:
     going_on: GoingOn | None
     warnings: list[str]
     result: dict[str, Any] = field(default_factory=dict)
-    _num_workers_lost: int = 0  # Before this attempt.
+    _history: History = field(default_factory=History)
 
     def run(self) -> int:
         """Train, and write what came of it; return the exit code."""
@@ -116,8 +116,7 @@ class _ChiefRun:
             warnings=[*parts.sources.notes, *parts.engine.warnings, *self.warnings],
             run_dir=self.folder.path,
         )
-        self.result["restarts"] = history.num_restarts
-        self._num_workers_lost = history.num_workers_lost
+        self._history = history
         if self.going_on is not None:
             self.result["resumed_from_step"] = self.going_on.state.batches_seen
         with self._recorded_failure():
@@ -198,14 +197,15 @@ class _ChiefRun:
 
     def _conclude(self) -> None:
         """Fill in what training came to, and write curves.png and result.json."""
-        rule = self.place.config.checkpoint
+        rule, cluster = self.place.config.checkpoint, self.place.cluster
+        self.result["restarts"] = self._history.num_restarts + cluster.num_rejoined
         self.report.finish(rule.monitor, rule.mode)
         best = self.report.best(rule.monitor, rule.mode)
         self.result |= ending(
             self.trainer.state,
             best=best and {**best, "checkpoint": self.checkpoints.of_epoch(best["epoch"])},
             started_at_s=self.place.request.started_at_s,
-            num_workers_lost=self._num_workers_lost + self.place.cluster.num_workers_lost,
+            num_workers_lost=self._history.num_workers_lost + cluster.num_workers_lost,
             warnings=[*self.result["warnings"], *self.report.warnings],
         )
         self.result |= self.log.entries()

@@ -21,6 +21,7 @@ class ClusterLink(Peers, Protocol):
     """The ties of one task for its whole life."""
 
     num_workers_lost: int
+    num_rejoined: int
     is_alone: bool
 
     def listen(self, on_event: Callable[[str, Task], None]) -> None:
@@ -54,6 +55,7 @@ class NoCluster(Alone):
     """A run of one task."""
 
     num_workers_lost = 0
+    num_rejoined = 0
     is_alone = True
 
     def listen(self, on_event: Callable[[str, Task], None]) -> None:

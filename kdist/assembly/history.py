@@ -36,6 +36,8 @@ def history_of(events: Iterable[Mapping[str, Any]], chief: Task) -> History:
             is_interrupted = True
         elif name == "run_ended":
             is_interrupted = event.get("status") not in (COMPLETED, STOPPED)
+        elif name == "task_rejoined":
+            num_restarts += 1
         elif name == "task_lost":
             num_workers_lost += task.startswith(f"{TaskType.WORKER}-")
     return History(num_restarts + is_interrupted, num_workers_lost)

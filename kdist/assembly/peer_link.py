@@ -23,6 +23,7 @@ class PeerLink:
     is_chief = False
     is_alone = False
     num_workers_lost = 0
+    num_rejoined = 0
 
     def __init__(
         self,

@@ -11,6 +11,7 @@ CHIEF = Task(TaskType.CHIEF, 0)
 START = {"event": "task_started", "task": "chief-0"}
 OTHER = {"event": "task_started", "task": "worker-0"}
 LOST = {"event": "task_lost", "task": "worker-0"}
+BACK = {"event": "task_rejoined", "task": "worker-0"}
 NO_SERVER = {"event": "task_lost", "task": "ps-0"}
 
 
@@ -25,6 +26,7 @@ def ended(status):
         ([START, OTHER], 1, 0),
         ([START, LOST, NO_SERVER, ended("failed")], 1, 1),
         ([START, LOST, START, LOST], 2, 2),
+        ([START, LOST, BACK, ended("stopped")], 1, 1),
         ([START, ended("stopped")], 0, 0),
         ([START, START, ended("completed")], 1, 0),
     ],
