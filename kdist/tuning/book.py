@@ -109,12 +109,15 @@ class Book:
         self, trial: str, execution: int, epoch: int, metrics: Mapping[str, float]
     ) -> Verdict:
         """Write down an epoch, tell the oracle, and judge."""
-        if self.objective.name not in metrics:
+        has_objective = self.objective.name in metrics
+        if not has_objective and not self._knows_objective():
             raise ConfigError(
                 f"tuner.objective must be a metric of the runs. Received: {self.objective.name}. "
                 f"They have: {', '.join(metrics)}."
             )
         self._record("epoch", id=trial, execution=execution, epoch=epoch, metrics=dict(metrics))
+        if not has_objective:  # Part of an epoch, which somebody stopped.
+            return Verdict()
         value = metrics[self.objective.name]
         if not math.isfinite(value):
             return Verdict(FAIL, f"{self.objective.name} was {value} in epoch {epoch}.")
@@ -160,6 +163,9 @@ class Book:
         if trial in self._handed_out:
             self._handed_out.discard(trial)
             self._waiting.append(trial)
+
+    def _knows_objective(self) -> bool:
+        return any(trial.curve(self.objective) for trial in self.state.trials.values())
 
     def _hand_out(self, trial: Trial) -> Assignment:
         self._handed_out.add(trial.id)

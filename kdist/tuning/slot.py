@@ -73,11 +73,13 @@ class Slot:
         if self._run is None or self._assignment is None:
             return
         is_over = self._run.is_over  # Before reading, so that nothing is missed.
-        for epoch, metrics in self._run.new_epochs():
-            verdict = self._desk.epoch(self._assignment.trial, self._execution, epoch, metrics)
-            if verdict.action in (FAIL, PRUNE) and self._verdict is None:
-                self._verdict = verdict
-                self._run.stop()
+        was_stopped = self._verdict is not None or self._is_stopping
+        if not was_stopped or self._run.is_completed:  # A stop leaves part of an epoch.
+            for epoch, metrics in self._run.new_epochs():
+                verdict = self._desk.epoch(self._assignment.trial, self._execution, epoch, metrics)
+                if verdict.action in (FAIL, PRUNE) and self._verdict is None:
+                    self._verdict = verdict
+                    self._run.stop()
         if is_over:
             self._take_end(self._assignment, self._run)
 

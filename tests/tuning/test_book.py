@@ -105,6 +105,14 @@ def test_an_objective_that_is_no_metric_is_refused_with_those_there_are(open_boo
         book.epoch(first.trial, 1, 1, {"loss": 1.0, "accuracy": 0.5})
 
 
+def test_part_of_an_epoch_needs_no_objective(open_book):
+    book, _ = open_book()
+    first = book.next_trial("a")
+    train(book, first, 0.5)
+    assert book.epoch(first.trial, 1, 2, {"loss": 1.0}).action == "go_on"
+    assert book.state.trials[first.trial].best_point(book.objective) == (0.5, 1)
+
+
 def test_a_hopeless_trial_is_pruned_with_the_score_it_has(open_book):
     book, oracle = open_book(pruner="median", pruner_min_trials=2)
     for value in (0.2, 0.3):
