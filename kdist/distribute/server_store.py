@@ -12,12 +12,11 @@ from typing import Any
 
 import tensorflow as tf
 
-from kdist.distribute import server_values
+from kdist.distribute import server_reads, server_values
 from kdist.distribute.gradients import all_finite, divide
 from kdist.distribute.layout import BucketLayout
 from kdist.distribute.optimizer import StoreOptimizer, inner_optimizer
-from kdist.distribute.packets import Pulled, Push, RiderLayout, rides
-from kdist.distribute.parcels import join_ids, split_ids_again, split_rows
+from kdist.distribute.packets import Pulled, Push
 from kdist.distribute.server_apply import ServerUpdate, traced_record
 from kdist.distribute.servers import (
     WINDOW,
@@ -28,7 +27,6 @@ from kdist.distribute.servers import (
 )
 from kdist.distribute.spilled import KeptTable
 from kdist.distribute.step_types import AuxLayout
-from kdist.distribute.store import unpack_states
 from kdist.distribute.structure import ModelStructure
 
 __all__ = ["WINDOW", "Server", "ServerStore"]
@@ -105,88 +103,30 @@ class ServerStore:
     def pull(self, leave_out: Collection[int] = ()) -> Pulled:
         """Return what a step reads, on the caller's device.
 
-        What the first server has beside its buckets rides with one of them: each tensor on its way
-        is a message, which costs more than joining them.
-
         Args:
             leave_out: Buckets not to read; `()` stands in their place.
         """
-        first = self.servers[0]
-        riders = RiderLayout(self.aux.num_states)
-        carrier = next(
-            (
-                i
-                for i in first.bucket_indices
-                if rides(self.layout.buckets[i]) and i not in leave_out
-            ),
-            None,
-        )
-        with tf.device(first.device):
-            version = tf.convert_to_tensor(self.num_applied)
-            before = [version] if self.max_staleness is not None else []
-            with tf.control_dependencies(before):
-                vector = riders.pack(version, self._read_loss_scale(), self.states)
-                if carrier is not None:
-                    vector = tf.concat([self._value_of(first, carrier), vector], 0)
-        sizes = [] if carrier is None else [self.layout.buckets[carrier].size]
-        *carried, vector = tf.split(tf.identity(vector), [*sizes, riders.size])
-        values: list[Any] = [()] * len(self.layout.buckets)
-        with tf.control_dependencies(before):
-            for server in self.servers:
-                for index in server.bucket_indices:
-                    if index == carrier:
-                        values[index] = carried[0]
-                    elif index not in leave_out:
-                        with tf.device(server.device):
-                            value = self._value_of(server, index)
-                        values[index] = tf.identity(value)
-        version, scale, states = riders.unpack(vector)
-        if not self._scales_loss:
-            scale = tf.constant(self._static_scale or 1.0, tf.float32)
-        return Pulled(values, unpack_states(states, self.structure.float_states), scale, version)
-
-    @staticmethod
-    def _value_of(server: Server, bucket_index: int) -> tf.Tensor:
-        bucket = server.buckets[server.bucket_indices.index(bucket_index)]
-        return tf.convert_to_tensor(bucket.value)
-
-    def _read_loss_scale(self) -> tf.Tensor:
-        if not self._scales_loss:
-            return tf.ones((), tf.float32)
-        return tf.convert_to_tensor(self._first_optimizer().optimizer.dynamic_scale)
+        return server_reads.pull(self, leave_out)
 
     def look_up(self, wanted: Sequence[tuple[int, tf.Tensor]]) -> list[tf.Tensor]:
-        """Return rows of tables, gathered where they live, all of a server in one message.
+        """Return rows of tables, gathered where they live: `[number, columns]` each.
 
         Args:
             wanted: Buckets of tables, or of pieces, each with the rows of it to return: an int64
                 vector on the caller's device.
-
-        Returns:
-            The rows: `[number, columns]` each, in the order of `wanted`.
         """
-        found: list[Any] = [None] * len(wanted)
-        groups: dict[tuple[int, str], list[int]] = {}
-        for place, (index, _) in enumerate(wanted):
-            bucket = self.layout.buckets[index]
-            groups.setdefault((bucket.server_index, bucket.dtype), []).append(place)
-        for (server_index, _), places in groups.items():
-            parts = self._look_up_on(self.servers[server_index], [wanted[p] for p in places])
-            for place, rows in zip(places, parts, strict=True):
-                found[place] = rows
-        return found
+        return server_reads.look_up(self, wanted)
 
-    def _look_up_on(
-        self, server: Server, wanted: Sequence[tuple[int, tf.Tensor]]
-    ) -> list[tf.Tensor]:
-        indices, ids = [index for index, _ in wanted], [rows for _, rows in wanted]
-        joined = join_ids(ids)
-        with tf.device(server.device):
-            tables = [server.buckets[server.bucket_indices.index(i)].value for i in indices]
-            there = split_ids_again(tf.identity(joined), len(ids))
-            rows = [tf.gather(table, each) for table, each in zip(tables, there, strict=True)]
-            flat = tf.concat([tf.reshape(each, [-1]) for each in rows], 0)
-        return split_rows(tf.identity(flat), ids, [self.layout.buckets[i] for i in indices])
+    def loss_scale_on_server(self) -> tf.Tensor:
+        """Return the factor for the loss that moves with the updates, 1 if there is none."""
+        if not self._scales_loss:
+            return tf.ones((), tf.float32)
+        return tf.convert_to_tensor(self._first_optimizer().optimizer.dynamic_scale)
+
+    @property
+    def static_loss_scale(self) -> float | None:
+        """Return the factor for the loss where it is fixed; `None` where updates move it."""
+        return None if self._scales_loss else float(self._static_scale or 1.0)
 
     def push(
         self,

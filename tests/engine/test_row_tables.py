@@ -109,7 +109,7 @@ def test_an_update_is_that_of_keras_on_the_rows_of_the_batch(name):
         np.testing.assert_allclose(mine, theirs, atol=1e-5)
 
 
-@pytest.mark.parametrize("replicas", [2, 3])
+@pytest.mark.parametrize("replicas", [2, pytest.param(3, marks=pytest.mark.slow)])
 def test_replicas_equal_one(replicas):
     build = model_of(OPTIMIZERS["adam"])
     data = {"train": rows(), "validation": rows(11)}

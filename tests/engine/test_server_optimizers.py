@@ -57,6 +57,11 @@ MORE = {
 }
 ALL = {**FLAT, **BY_VARIABLE, **MORE}
 
+# The same code paths as others; all of them run in `make test-all`.
+SLOW = {
+    *("nesterov", "adam", "adamw", "adamax", "adadelta", "rmsprop", "lion", "lamb", "muon"),
+    *("lion_without_bias", "two", "piecewise", "ema_at_the_end"),
+}
 IN_PIECES = ("amsgrad", "nadam", "overwriting", "accumulating", "adamw_without_bias")
 
 
@@ -113,7 +118,10 @@ def train_on_servers(store, gradients):
 
 @pytest.mark.parametrize(
     ("name", "partition_bytes"),
-    [*((name, 1 << 20) for name in ALL), *((name, 40) for name in IN_PIECES)],
+    [
+        *(pytest.param(n, 1 << 20, marks=[pytest.mark.slow] * (n in SLOW), id=n) for n in ALL),
+        *(pytest.param(n, 40, id=f"{n}_in_pieces") for n in IN_PIECES),
+    ],
 )
 def test_two_servers_equal_plain_keras(name, partition_bytes):
     plain, _ = built_model(ALL[name])

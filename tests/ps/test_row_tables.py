@@ -17,7 +17,13 @@ BY_ROWS = {"strategy": {"sparse": "rows"}}
 NUM_IDS, WIDTH = 20_000, 8
 
 
-@pytest.mark.parametrize("name", OPTIMIZERS)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(n, marks=[] if n in ("adagrad", "adam") else [pytest.mark.slow])
+        for n in OPTIMIZERS
+    ],
+)
 def test_servers_update_what_one_process_updates(cluster, name):
     build = model_of(OPTIMIZERS[name])
     data = {"train": rows(), "validation": rows(11)}
@@ -134,7 +140,7 @@ def test_callbacks_that_read_weights_need_the_tables(cluster):
         cluster.prepare(only_a_table(), data, callbacks=callbacks, strategy=settings)
 
 
-@pytest.mark.parametrize("name", ["adagrad", "adam"])
+@pytest.mark.parametrize("name", [pytest.param("adagrad", marks=pytest.mark.slow), "adam"])
 def test_synchronous_workers_equal_one_process(cluster, name):
     """Several workers read the same id: their shares add up before they are clipped and applied."""
     build = model_of(OPTIMIZERS[name])
