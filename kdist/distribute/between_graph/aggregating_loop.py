@@ -17,7 +17,7 @@ from kdist.distribute.between_graph.loop import PROGRESS_EVERY_S, BetweenGraphLo
 from kdist.distribute.inner_loop import OnProgress
 from kdist.distribute.values import to_numpy
 
-_POLL_S = 0.005
+_POLL_S = 0.02
 # How long a step may take before replicas that wait are woken to ask again.
 WAKE_AFTER_S = 0.3
 # How long a step may take before the chief takes the turns of all others as well: servers take each
@@ -75,7 +75,7 @@ class AggregatingClientLoop(BetweenGraphLoop):
             if now >= next_progress:
                 on_progress()
                 next_progress = now + PROGRESS_EVERY_S
-            time.sleep(_POLL_S)
+            replicas.wait_for_one(_POLL_S)
         turns.finish()
         turns.wake()
         replicas.join(turns.wake)
@@ -106,6 +106,14 @@ class _Replicas:
             thread = threading.Thread(target=self._run, args=[self._make(replica)], daemon=True)
             self._threads[replica] = thread
             thread.start()
+
+    def wait_for_one(self, timeout_s: float) -> None:
+        """Wait until one of the replicas here has ended, which it does with the stretch."""
+        alive = [thread for thread in self._threads.values() if thread.is_alive()]
+        if alive:
+            alive[0].join(timeout_s)
+        else:
+            time.sleep(_POLL_S / 10)
 
     def check(self) -> None:
         """Raise what a replica has raised."""

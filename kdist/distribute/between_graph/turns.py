@@ -52,9 +52,9 @@ class ClientAggregation(Aggregation):
 
     def read(self) -> share_dealer.Dealing:
         """Return the state of dealing, as numpy values."""
-        vector = tf.constant(to_numpy(self.dealing))
-        dealing = share_dealer.unpacked(vector, self.num_shares, self.num_replicas)
-        return share_dealer.Dealing(*[value.numpy() for value in dealing])
+        return share_dealer.unpacked_array(
+            to_numpy(self.dealing), self.num_shares, self.num_replicas
+        )
 
     def wake(self) -> None:
         """Let all replicas that wait ask again."""
