@@ -158,15 +158,13 @@ class Supervisor:
             self._stopper.stop(Reason.DONE)
 
     def _record_end(self, end: TaskEnd) -> None:
-        is_lost = policy.is_abnormal(end.exit_code) and not end.was_stopped
-        if is_lost:
+        event, message, task = "task_ended", None, str(end.task)
+        if policy.is_abnormal(end.exit_code) and not end.was_stopped:
+            event = "task_lost" if restarts.is_loss(end) else "task_failed"
+            message = end.failure.message if end.failure else end.how
+        if event == "task_lost":
             self._around.budget.note_loss(end.task)
-        self._around.journal.record(
-            "task_lost" if is_lost else "task_ended",
-            task=str(end.task),
-            exit_code=end.exit_code,
-            message=(end.failure.message if end.failure else end.how) if is_lost else None,
-        )
+        self._around.journal.record(event, task=task, exit_code=end.exit_code, message=message)
 
     def _judge(self, *, is_final: bool = False) -> None:
         """Act on what has gone wrong, once its cause is known, or cannot be waited for."""

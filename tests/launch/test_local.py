@@ -99,6 +99,8 @@ def test_a_failure_is_told_once_with_its_task_and_ends_the_run(launch, tmp_path)
     result = done.result()
     assert result["status"] == "failed"
     assert result["error"] == {"type": "ValueError", "message": "boom", "task": "worker-1"}
+    [failed] = [event for event in done.events() if event["event"] == "task_failed"]
+    assert (failed["task"], failed["message"], result["workers_lost"]) == ("worker-1", "boom", 0)
     assert result["cluster"] == {"chief": 1, "worker": 2, "ps": 1, "evaluator": 0}
     assert not any(is_alive(pid) for pid in lines_of(pids))
 
