@@ -19,6 +19,7 @@ from kdist.distribute.coordinator_loop import (
 )
 from kdist.distribute.data.array_source import ArraySource
 from kdist.distribute.data.source import BatchSource
+from kdist.distribute.dispatched_evaluation import as_int64
 from kdist.distribute.inner_loop import OnProgress
 from kdist.distribute.layout import BucketLayout
 from kdist.distribute.share_step import ArrayReader, SentReader, ShareStep
@@ -94,11 +95,18 @@ class AggregatingLoop(CoordinatorLoop):
             self._fed = iter(self._source.dataset(first_step, WorkerShare(), repeat=True))
         done = 0
         while done < num_steps:
-            self._run_stretch(first_step + done, 1, next(self._fed), on_progress)
+            self._run_stretch(first_step + done, 1, self._next_batch(), on_progress)
             done += 1
             if on_progress(done):
                 break
         return done
+
+    def _next_batch(self) -> Any:
+        try:
+            return next(self._fed)
+        except Exception:
+            self.is_settled = True  # All steps before this batch are applied.
+            raise
 
     def _run_stretch(
         self, first_step: int, num_steps: int, batch: Any, on_progress: OnProgress
@@ -118,7 +126,7 @@ class AggregatingLoop(CoordinatorLoop):
             for replica, ended in enumerate(dealing.ended):
                 if self._dispatched[replica] < stretch and ended >= self._dispatched[replica]:
                     self._dispatched[replica] = stretch
-                    args = (iterator, *_int64(replica, stretch), batch)
+                    args = (iterator, *as_int64(replica, stretch), batch)
                     self._coordinator.schedule(self._turns_fn, args=args)
             self._check_cluster()
             if self._coordinator.done():
@@ -185,7 +193,3 @@ class _Reminder:
             self._due_s = now + self._after_s
             return True
         return False
-
-
-def _int64(*values: int) -> tuple[tf.Tensor, ...]:
-    return tuple(tf.constant(value, tf.int64) for value in values)

@@ -12,8 +12,13 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from kdist.distribute.data.array_source import ArraySource
 from kdist.distribute.data.source import BatchSource
+from kdist.distribute.dispatched_evaluation import (
+    FED_AHEAD,
+    DispatchedEvaluation,
+    as_int64,
+    gathered,
+)
 from kdist.distribute.evaluation import SUMS, EpochLogs, restored
 from kdist.distribute.inner_loop import OnProgress
 from kdist.distribute.layout import BucketLayout
@@ -25,7 +30,6 @@ from kdist.distribute.structure import ModelStructure
 
 POLL_S = 0.005
 PROGRESS_EVERY_S = 0.5
-FED_AHEAD = 4
 UNROLLED_STEPS = 10
 
 _PLAIN = tf.autograph.experimental.do_not_convert
@@ -78,8 +82,9 @@ class CoordinatorLoop:
         self._fed_dispatch_fn: Any = None
         self._fed: Any = None
         self._dispatch_fns: dict[int, Any] = {}
-        self._evaluation_fns: dict[int, Any] = {}
-        self._num_evaluated = 0
+        self._evaluation = DispatchedEvaluation(
+            self._coordinator, self._step, self._data, num_workers=num_workers
+        )
 
     # training
 
@@ -110,7 +115,7 @@ class CoordinatorLoop:
             if count not in self._dispatch_fns:
                 self._dispatch_fns[count] = self._trace_dispatch(count)
             self._coordinator.schedule(
-                self._dispatch_fns[count], args=(iterator, *_int64(first_step + offset))
+                self._dispatch_fns[count], args=(iterator, *as_int64(first_step + offset))
             )
 
     def _schedule_batches(self, first_step: int, num_steps: int) -> None:
@@ -130,7 +135,7 @@ class CoordinatorLoop:
                 self.is_settled = True
                 raise
             self._coordinator.schedule(
-                self._fed_dispatch_fn, args=(iterator, *_int64(first_step + index), batch)
+                self._fed_dispatch_fn, args=(iterator, *as_int64(first_step + index), batch)
             )
 
     def _wait_for_room(self, num_scheduled: int, applied_before: int) -> None:
@@ -184,7 +189,7 @@ class CoordinatorLoop:
     ) -> None:
         for index in range(num_steps):
             step_id = first_step + index
-            batch = _gather(self._source, arrays, step_id)
+            batch = gathered(self._source, arrays, step_id)
             self._step.train(step_id, batch, frozen, worker=worker)
 
     def _trace_fed_dispatch(self) -> Any:
@@ -216,75 +221,7 @@ class CoordinatorLoop:
 
     def evaluate(self, source: BatchSource, num_batches: int | None) -> np.ndarray:
         """Let the workers evaluate whole batches, each counted once; see `InnerLoop.evaluate`."""
-        limit = num_batches if num_batches is not None else source.batches_per_pass
-        if limit is None or source.batches_per_pass is None:
-            limit = limit if limit is not None else _count_batches(source)
-        else:
-            limit = min(limit, source.batches_per_pass)
-        self._step.trace_evaluation(source.element_spec)
-        self.store.evaluation_sums.assign(tf.zeros_like(self.store.evaluation_sums))
-        base = self._num_evaluated
-        self._num_evaluated += limit
-        if self._data.holds(source):
-            self._schedule_evaluation(source, base, limit)
-        else:
-            self._schedule_fed_evaluation(source, base, limit)
-        self._wait(lambda: False)
-        return self.store.evaluation_sums.numpy()
-
-    def _schedule_evaluation(self, source: BatchSource, base: int, num_batches: int) -> None:
-        if id(source) not in self._evaluation_fns:
-            self._evaluation_fns[id(source)] = self._trace_evaluation(source)
-        iterator = self._data.iterator(source)
-        size = max(1, -(-num_batches // (4 * self.num_workers)))
-        for first in range(0, num_batches, size):
-            self._coordinator.schedule(
-                self._evaluation_fns[id(source)],
-                args=(iterator, *_int64(first, min(size, num_batches - first), base)),
-            )
-
-    def _schedule_fed_evaluation(self, source: BatchSource, base: int, num_batches: int) -> None:
-        if id(source) not in self._evaluation_fns:
-            self._evaluation_fns[id(source)] = self._trace_fed_evaluation()
-        iterator = self._data.iterator(None)
-        batches = source.dataset(0, WorkerShare(), repeat=False).take(num_batches)
-        for index, batch in enumerate(batches):
-            self._coordinator.schedule(
-                self._evaluation_fns[id(source)], args=(iterator, *_int64(base + index), batch)
-            )
-            if index % FED_AHEAD == FED_AHEAD - 1:
-                self._wait(lambda: False)
-
-    def _trace_evaluation(self, source: BatchSource) -> Any:
-        @tf.function
-        def dispatch(
-            iterator: Any, first: tf.Tensor, num_batches: tf.Tensor, base: tf.Tensor
-        ) -> tf.Tensor:
-            arrays, frozen = self._data.open(iterator)
-            values = self._step.values_to_evaluate(frozen)
-            for index in tf.range(num_batches):
-                batch = _gather(source, arrays, first + index)
-                self._step.evaluate(base + first + index, values, batch)
-            return tf.constant(0)
-
-        return dispatch
-
-    def _trace_fed_evaluation(self) -> Any:
-        @tf.function
-        def dispatch(iterator: Any, evaluation_id: tf.Tensor, batch: Any) -> tf.Tensor:
-            values = self._step.values_to_evaluate(self._data.open(iterator)[1])
-            self._step.evaluate(evaluation_id, values, batch)
-            return tf.constant(0)
-
-        return dispatch
-
-
-@_PLAIN
-def _gather(source: BatchSource, arrays: Any, batch_index: tf.Tensor) -> Any:
-    """Return batch `batch_index` with its number of rows, from arrays that a worker keeps."""
-    assert isinstance(source, ArraySource)
-    rows = source.rows_of(batch_index)
-    return (*source.gather(arrays, rows), tf.shape(rows, out_type=tf.int64)[0])
+        return self._evaluation.run(source, num_batches, lambda: self._wait(lambda: False))
 
 
 def worker_index() -> tf.Tensor:
@@ -298,11 +235,3 @@ def _accelerator_of(num_workers: int) -> str | None:
     devices = [tf.DeviceSpec.from_string(d.name) for d in tf.config.list_logical_devices("GPU")]
     tasks = {device.task for device in devices if device.job == "worker"}
     return "/device:GPU:0" if len(tasks) == num_workers else None
-
-
-def _int64(*values: int) -> tuple[tf.Tensor, ...]:
-    return tuple(tf.constant(value, tf.int64) for value in values)
-
-
-def _count_batches(source: BatchSource) -> int:
-    return sum(1 for _ in source.dataset(0, WorkerShare(), repeat=False))

@@ -1,0 +1,142 @@
+"""Evaluation under a coordinator: whole batches, dealt to whichever worker is free.
+
+A dispatch carries the ids of its batches, and the first server adds each id's sums once. So a
+dispatch that runs again because its worker was lost counts nothing twice.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from kdist.distribute.data.array_source import ArraySource
+from kdist.distribute.data.source import BatchSource
+from kdist.distribute.resident_data import ResidentData
+from kdist.distribute.server_step import ServerStep
+from kdist.distribute.shares import WorkerShare
+
+# Batches that are sent ahead of the workers, for each of them where they train.
+FED_AHEAD = 4
+
+
+class DispatchedEvaluation:
+    """Evaluates on the workers of a coordinator."""
+
+    def __init__(
+        self,
+        coordinator: tf.distribute.coordinator.ClusterCoordinator,
+        step: ServerStep,
+        data: ResidentData,
+        *,
+        num_workers: int,
+    ):
+        """Hold the parts; nothing is traced yet.
+
+        Args:
+            coordinator: Runs dispatches.
+            step: Evaluates a batch on a worker.
+            data: What workers keep.
+            num_workers: Workers to deal batches to.
+        """
+        self._coordinator = coordinator
+        self._step = step
+        self._data = data
+        self._num_workers = num_workers
+        self._functions: dict[int, Any] = {}
+        self._num_evaluated = 0
+
+    def run(
+        self, source: BatchSource, num_batches: int | None, wait: Callable[[], None]
+    ) -> np.ndarray:
+        """Return the exact sums over the first batches of a pass; see `InnerLoop.evaluate`.
+
+        Args:
+            source: The data.
+            num_batches: Batches to use; `None` for all.
+            wait: Waits for everything that has been dispatched.
+        """
+        store = self._step.store
+        limit = _limit(source, num_batches)
+        self._step.trace_evaluation(source.element_spec)
+        store.evaluation_sums.assign(tf.zeros_like(store.evaluation_sums))
+        base = self._num_evaluated
+        self._num_evaluated += limit
+        if self._data.holds(source):
+            self._schedule(source, base, limit)
+        else:
+            self._send(source, base, limit, wait)
+        wait()
+        return store.evaluation_sums.numpy()
+
+    def _schedule(self, source: BatchSource, base: int, num_batches: int) -> None:
+        if id(source) not in self._functions:
+            self._functions[id(source)] = self._traced(source)
+        iterator = self._data.iterator(source)
+        size = max(1, -(-num_batches // (4 * self._num_workers)))
+        for first in range(0, num_batches, size):
+            self._coordinator.schedule(
+                self._functions[id(source)],
+                args=(iterator, *as_int64(first, min(size, num_batches - first), base)),
+            )
+
+    def _send(
+        self, source: BatchSource, base: int, num_batches: int, wait: Callable[[], None]
+    ) -> None:
+        """Read on the chief and send each batch along."""
+        if id(source) not in self._functions:
+            self._functions[id(source)] = self._traced_for_sent()
+        iterator = self._data.iterator(None)
+        batches = source.dataset(0, WorkerShare(), repeat=False).take(num_batches)
+        for index, batch in enumerate(batches):
+            self._coordinator.schedule(
+                self._functions[id(source)], args=(iterator, *as_int64(base + index), batch)
+            )
+            if index % FED_AHEAD == FED_AHEAD - 1:
+                wait()
+
+    def _traced(self, source: BatchSource) -> Any:
+        @tf.function
+        def dispatch(
+            iterator: Any, first: tf.Tensor, num_batches: tf.Tensor, base: tf.Tensor
+        ) -> tf.Tensor:
+            arrays, frozen = self._data.open(iterator)
+            values = self._step.values_to_evaluate(frozen)
+            for index in tf.range(num_batches):
+                batch = gathered(source, arrays, first + index)
+                self._step.evaluate(base + first + index, values, batch)
+            return tf.constant(0)
+
+        return dispatch
+
+    def _traced_for_sent(self) -> Any:
+        @tf.function
+        def dispatch(iterator: Any, evaluation_id: tf.Tensor, batch: Any) -> tf.Tensor:
+            values = self._step.values_to_evaluate(self._data.open(iterator)[1])
+            self._step.evaluate(evaluation_id, values, batch)
+            return tf.constant(0)
+
+        return dispatch
+
+
+@tf.autograph.experimental.do_not_convert
+def gathered(source: BatchSource, arrays: Any, batch_index: tf.Tensor) -> Any:
+    """Return batch `batch_index` with its number of rows, from arrays that a worker keeps."""
+    assert isinstance(source, ArraySource)
+    rows = source.rows_of(batch_index)
+    return (*source.gather(arrays, rows), tf.shape(rows, out_type=tf.int64)[0])
+
+
+def as_int64(*values: int) -> tuple[tf.Tensor, ...]:
+    """Return scalars, in the form that functions are called with: another number traces nothing."""
+    return tuple(tf.constant(value, tf.int64) for value in values)
+
+
+def _limit(source: BatchSource, num_batches: int | None) -> int:
+    """Return how many batches to evaluate; data of unknown size is read through once."""
+    in_pass = source.batches_per_pass
+    if num_batches is not None:
+        return num_batches if in_pass is None else min(num_batches, in_pass)
+    if in_pass is not None:
+        return in_pass
+    return sum(1 for _ in source.dataset(0, WorkerShare(), repeat=False))
