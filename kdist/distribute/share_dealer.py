@@ -10,7 +10,6 @@ its lock, so that all replicas meet one order of events.
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy as np
 import tensorflow as tf
 
 # What an answer begins with: compute a share, ask again once the step is over, or end.
@@ -105,13 +104,6 @@ def unpacked_array(vector: np.ndarray, num_shares: int, num_replicas: int) -> De
 
 def _sizes(num_shares: int, num_replicas: int) -> list[int]:
     return [_NUM_SCALARS, *[num_shares] * 3, *[num_replicas] * 6]
-
-
-def unpacked_array(vector: np.ndarray, num_shares: int, num_replicas: int) -> Dealing:
-    """Return what `unpacked` does, of an array, without operations: a chief that waits asks often."""
-    sizes = np.cumsum([_NUM_SCALARS, *[num_shares] * 3, *[num_replicas] * 6])[:-1]
-    scalars, *vectors = np.split(vector, sizes)
-    return Dealing(*scalars, *vectors)
 
 
 def opened(dealing: Dealing, first_step: Any, num_steps: Any) -> Dealing:
