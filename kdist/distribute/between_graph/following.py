@@ -7,7 +7,7 @@ from kdist.distribute.between_graph.desk import TURNS, Ticket
 from kdist.distribute.between_graph.worker import StepWorker
 
 _POLL_S = 0.002
-_IDLE_POLL_S = 0.01
+_IDLE_POLL_S = 0.05  # Approached while nothing is open: a poll costs a millisecond of CPU.
 
 
 def follow(
