@@ -62,6 +62,9 @@ class Slot:
 
     def begin(self, assignment: Assignment) -> None:
         """Start a trial, or go on with one that was interrupted."""
+        if assignment.execution > self._config.tuner.executions_per_trial:
+            self._desk.completed(assignment.trial)  # It was interrupted right before that.
+            return
         self._assignment = assignment
         self._execution = assignment.execution
         begun = assignment.run_dir

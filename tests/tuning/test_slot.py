@@ -1,6 +1,7 @@
 """Trials run by slots, with runs that only write what real ones would."""
 
 import csv
+import json
 import threading
 
 import pytest
@@ -14,7 +15,7 @@ from kdist.launch.policy import Cause
 from kdist.launch.request import TaskRequest
 from kdist.tuning import trial_run
 from kdist.tuning.book import Book
-from kdist.tuning.journal import Journal
+from kdist.tuning.journal import Journal, read_journal
 from kdist.tuning.loop import Stop, Wake, run_trials
 from kdist.tuning.objective import Objective
 from kdist.tuning.slot import Slot
@@ -83,8 +84,12 @@ def search(tmp_path, runs):
     def run(*answers, stop_when=None, num_slots=1, compose_error=None, config=None, **tuner):
         settings = {"name": "random", "max_retries": 0, **tuner}
         config = config or Config(epochs=3, tuner=TunerConfig(**settings))
-        journal, state = Journal(tmp_path / "search.jsonl"), SearchState()
-        state.apply(journal.write("begin", settings={}, seed=0))
+        path = tmp_path / "search.jsonl"
+        journal, state = Journal(path), SearchState.of(read_journal(path))
+        if state.settings:
+            state.apply(journal.write("go_on"))
+        else:
+            state.apply(journal.write("begin", settings={"a": 1}, seed=0))
         wake = Wake()
         stop = Stop(wake)
         objective = Objective.of(config.tuner.objective, None)
@@ -109,7 +114,9 @@ def search(tmp_path, runs):
                 ),
             )
 
-        book = Book(config, objective, CountingOracle(*answers), journal, state, on_change)
+        oracle = CountingOracle(*answers)
+        oracle.num = len(state.trials)
+        book = Book(config, objective, oracle, journal, state, on_change)
         slots = [
             Slot(number, config, (), compose, book, trials_dir=tmp_path, tuner="local", wake=wake)
             for number in range(num_slots)
@@ -199,3 +206,23 @@ def test_hyperband_trials_resume_their_parent(search, runs, tmp_path, checkpoint
     assert runs.configs["0001"]["resume"] == resume.format(folder=tmp_path)
     assert runs.configs["0001"]["epochs"] == 2
     assert state.trials["0001"].curve(LOSS) == {2: 0.4}
+
+
+def test_a_search_goes_on_from_whatever_its_journal_holds(search, runs, tmp_path):
+    """Killed after any line of it, or in the middle of one."""
+    runs.losses = {"0000": [0.9, 0.4], "0001": [0.7], "0002": [0.8]}
+    runs.causes = {"0001": Cause(task=CHIEF, type="TaskDied", message="killed", exit_code=1)}
+    whole = search(max_trials=3, max_retries=1)
+    path = tmp_path / "search.jsonl"
+    lines = path.read_text().splitlines(keepends=True)
+    assert len(lines) > 12
+    for num in range(1, len(lines)):
+        done = {e["id"] for e in map(json.loads, lines[:num]) if e["do"] == "end"}
+        path.write_text("".join(lines[:num]) + lines[num][:9])
+        runs.started.clear()
+        state = search(max_trials=3, max_retries=1)
+        created = [e["id"] for e in read_journal(path) if e["do"] == "create"]
+        assert created == ["0000", "0001", "0002"]
+        assert [t.status for t in state.trials.values()] == ["completed"] * 3
+        assert [t.score for t in state.trials.values()] == [t.score for t in whole.trials.values()]
+        assert not done & {name[:4] for name in runs.started}
