@@ -10,7 +10,6 @@ has accepted N shares the step is over; whoever pulls next makes each server app
 replica that is lost anywhere on the way leaves nothing half done.
 """
 
-import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -20,13 +19,12 @@ from kdist.distribute import share_dealer
 from kdist.distribute.packets import Push
 from kdist.distribute.server_apply import traced_under_lock
 from kdist.distribute.server_store import ServerStore
-from kdist.distribute.share_dealer import WAIT
+from kdist.distribute.share_desk import ShareDesk
 from kdist.distribute.staged_shares import StagedShares
+from kdist.distribute.values import to_numpy
 
 _PLAIN = tf.autograph.experimental.do_not_convert
 _SCALAR = tf.TensorSpec([], tf.int64)
-_NO_LIMIT = -1
-_numbers = itertools.count()
 
 
 class Aggregation:
@@ -47,12 +45,9 @@ class Aggregation:
         self.num_replicas = num_replicas
         self.batch_size = batch_size
         with store.scope():
-            with tf.device(store.servers[0].device):
-                dealing = share_dealer.first_dealing(num_shares, num_replicas)
-                self.dealing = tf.Variable(share_dealer.packed(dealing), trainable=False)
-                # A graph has a container of its own, where all its clients mean the same queue.
-                name = f"kdist_turns_{next(_numbers) if tf.executing_eagerly() else 'of_graph'}"
-                self._turns = tf.queue.FIFOQueue(_NO_LIMIT, [tf.int64], [[]], shared_name=name)
+            self.desk = ShareDesk(
+                store.servers[0], num_shares=num_shares, num_replicas=num_replicas
+            )
             self._staged = {
                 index: self._create_staged(index)
                 for index, server in enumerate(store.servers)
@@ -60,11 +55,7 @@ class Aggregation:
             }
         replicas = tf.TensorSpec([num_shares], tf.int64)
         square = tf.TensorSpec([], tf.float32)
-        packet = self._staged[0].packets.spec
-        self._deal_fn = self._locked(0, self._deal, _SCALAR, _SCALAR)
-        self._offer_fn = self._locked(0, self._offer, *[_SCALAR] * 4, packet)
-        self._begin_fn = self._traced(0, self._begin_on_server, _SCALAR, _SCALAR)
-        self._contribute_fn = self._traced(0, self._contribute_on_server, *[_SCALAR] * 4, packet)
+        self.desk.trace(self._staged[0], store.tallies.contributions)
         self._stage_fns, self._square_fns, self._advance_fns = {}, {}, {}
         for index, staged in self._staged.items():
             packet = staged.packets.spec
@@ -74,7 +65,6 @@ class Aggregation:
             )
             if store.global_clipnorm is not None:
                 self._square_fns[index] = self._locked(index, staged.square, _SCALAR, replicas)
-        self._open_fn = self._locked(0, self._open_on_server, _SCALAR, _SCALAR)
         self._finish_fn: Any = None
         self._stop_step: int | None = None
 
@@ -104,7 +94,7 @@ class Aggregation:
             replica: int64 scalar below `num_replicas`.
             stretch: What `open` returned.
         """
-        return self._at(0, self._begin_fn, replica, stretch)
+        return self._at(0, self.desk.begin_fn, replica, stretch)
 
     @_PLAIN
     def pull(self, answer: Any) -> Sequence[tf.Operation]:
@@ -158,7 +148,7 @@ class Aggregation:
         ]
         first = packet(0, self._staged[0])
         with tf.control_dependencies(others):
-            return self._at(0, self._contribute_fn, replica, stretch, ticket, worker, first)
+            return self._at(0, self.desk.contribute_fn, replica, stretch, ticket, worker, first)
 
     # on the coordinator, between and around stretches
 
@@ -169,16 +159,15 @@ class Aggregation:
             for staged in self._staged.values():
                 staged.version.assign(first)
         self._stop_step = first_step + num_steps
-        return int(self._open_fn(first, tf.constant(num_steps, tf.int64)).numpy())
+        return int(self.desk.open_fn(first, tf.constant(num_steps, tf.int64)).numpy())
 
     def read(self) -> share_dealer.Dealing:
         """Return the state of dealing, as numpy values."""
-        vector = self.dealing.numpy()
-        return share_dealer.unpacked_array(vector, self.num_shares, self.num_replicas)
+        return self.desk.read(to_numpy)
 
     def wake(self) -> None:
         """Let all replicas that wait ask again: one whose call was lost took another's turn."""
-        self._turns.enqueue_many(tf.zeros([self.num_replicas], tf.int64))
+        self.desk.wake()
 
     def finish(self) -> None:
         """Make all servers apply the last step of a stretch; call it when that step is over."""
@@ -191,7 +180,7 @@ class Aggregation:
 
         def finish() -> tf.Tensor:
             with tf.device(self.store.servers[0].device):
-                dealing = self._unpacked()
+                dealing = self.desk.unpacked()
             head = [tf.zeros_like(dealing.step)] * 2
             with tf.control_dependencies(
                 self.pull(tf.concat([[*head, dealing.step, head[0]], dealing.last], 0))
@@ -199,76 +188,6 @@ class Aggregation:
                 return tf.constant(0)
 
         return tf.function(finish, autograph=False).get_concrete_function()
-
-    # on a server
-
-    def _begin_on_server(self, replica: Any, stretch: Any) -> tf.Tensor:
-        return self._when_ready(self._deal_fn(replica, stretch), replica, stretch)
-
-    def _contribute_on_server(
-        self, replica: Any, stretch: Any, ticket: Any, worker: Any, packet: Any
-    ) -> tf.Tensor:
-        answer = self._offer_fn(replica, stretch, ticket, worker, packet)
-        return self._when_ready(answer, replica, stretch)
-
-    def _offer(
-        self, replica: Any, stretch: Any, ticket: Any, worker: Any, packet: Any
-    ) -> tf.Tensor:
-        staged = self._staged[0].stage(replica, ticket, packet)
-        with tf.control_dependencies([staged]):
-            dealing, verdict = share_dealer.offered(self._unpacked(), replica, ticket)
-            self._count(verdict, worker)
-        dealing, answer = share_dealer.dealt(dealing, replica, stretch)
-        self.dealing.assign(share_dealer.packed(dealing))
-        self._turns.enqueue_many(tf.zeros([verdict.num_woken], tf.int64))
-        return tf.identity(answer)
-
-    def _count(self, verdict: share_dealer.Verdict, worker: Any) -> Any:
-        contributions = self.store.tallies.contributions
-
-        def take() -> tf.Tensor:
-            contributions.take(update=verdict.step, unit=verdict.unit, worker=worker, staleness=0)
-            return tf.constant(0)
-
-        return tf.cond(verdict.is_accepted, take, contributions.drop)
-
-    def _deal(self, replica: Any, stretch: Any) -> tf.Tensor:
-        dealing, answer = share_dealer.dealt(self._unpacked(), replica, stretch)
-        self.dealing.assign(share_dealer.packed(dealing))
-        return tf.identity(answer)
-
-    def _when_ready(self, answer: Any, replica: Any, stretch: Any) -> tf.Tensor:
-        """Wait until the step is over, as long as that is the answer."""
-
-        def wait(answer: Any) -> Any:
-            del answer
-            with tf.control_dependencies([self._turns.dequeue()]):
-                return self._deal_fn(replica, stretch)
-
-        (answer,) = tf.while_loop(
-            lambda answer: tf.equal(answer[0], WAIT), lambda a: (wait(a),), (answer,),
-            parallel_iterations=1,
-        )  # fmt: skip
-        return answer
-
-    def _open_on_server(self, first_step: Any, num_steps: Any) -> tf.Tensor:
-        dealing = share_dealer.opened(self._unpacked(), first_step, num_steps)
-        self.dealing.assign(share_dealer.packed(dealing))
-        return dealing.stretch
-
-    def _unpacked(self) -> share_dealer.Dealing:
-        return share_dealer.unpacked(
-            tf.convert_to_tensor(self.dealing), self.num_shares, self.num_replicas
-        )
-
-    def _traced(self, index: int, function: Callable[..., Any], *specs: Any) -> Any:
-        device = self.store.servers[index].device
-
-        def on_device(*args: Any) -> Any:
-            with tf.device(device):
-                return function(*args)
-
-        return tf.function(on_device, autograph=False).get_concrete_function(*specs)
 
     def _locked(self, index: int, function: Callable[..., Any], *specs: Any) -> Any:
         return traced_under_lock(self.store.servers[index], function, *specs)

@@ -129,6 +129,16 @@ def traced_record(server: Server, tallies: Tallies, aux: AuxLayout) -> Any:
     return traced_under_lock(server, record, tf.TensorSpec([], tf.int64), logged)
 
 
+def traced_on_server(server: Server, function: Callable[..., Any], *specs: Any) -> Any:
+    """Return a concrete function that runs `function` on a server."""
+
+    def on_server(*args: Any) -> Any:
+        with tf.device(server.device):
+            return function(*args)
+
+    return tf.function(on_server, autograph=False).get_concrete_function(*specs)
+
+
 def traced_under_lock(server: Server, function: Callable[..., Any], *specs: Any) -> Any:
     """Return a concrete function that runs `function` on a server, under its lock.
 
@@ -137,12 +147,7 @@ def traced_under_lock(server: Server, function: Callable[..., Any], *specs: Any)
     steps of one graph would take the locks of all servers one after the other otherwise, with a
     message from each server to the next.
     """
-
-    def on_server(*args: Any) -> Any:
-        with tf.device(server.device):
-            return function(*args)
-
-    inner = tf.function(on_server, autograph=False).get_concrete_function(*specs)
+    inner = traced_on_server(server, function, *specs)
 
     def locked(*args: Any) -> Any:
         with tf.device(server.device):

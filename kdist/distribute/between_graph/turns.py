@@ -4,10 +4,9 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from kdist.distribute import share_dealer
 from kdist.distribute.aggregation import Aggregation
 from kdist.distribute.server_store import ServerStore
-from kdist.distribute.values import to_numpy, write
+from kdist.distribute.values import write
 
 
 class Shares(NamedTuple):
@@ -34,8 +33,8 @@ class ClientAggregation(Aggregation):
         """Add the chief's operations to the graph, which is the current one."""
         v1 = tf.compat.v1
         self._first, self._size = v1.placeholder(tf.int64, []), v1.placeholder(tf.int64, [])
-        self._opened = self._open_fn(self._first, self._size)
-        self._woken = self._turns.enqueue_many(tf.zeros([self.num_replicas], tf.int64))
+        self._opened = self.desk.open_fn(self._first, self._size)
+        self._woken = self.desk.wake()
         self._finished = self._finish_fn()
 
     def use(self, session: tf.compat.v1.Session) -> None:
@@ -48,12 +47,6 @@ class ClientAggregation(Aggregation):
             write(staged.version, first_step)
         return int(
             self._session.run(self._opened, {self._first: first_step, self._size: num_steps})
-        )
-
-    def read(self) -> share_dealer.Dealing:
-        """Return the state of dealing, as numpy values."""
-        return share_dealer.unpacked_array(
-            to_numpy(self.dealing), self.num_shares, self.num_replicas
         )
 
     def wake(self) -> None:

@@ -1,0 +1,131 @@
+"""Where shares are dealt: the first server, which all replicas ask under its lock.
+
+The rules are those of `kdist.distribute.share_dealer`; here are the state, the lock, and the queue
+on which replicas wait for the end of a step without holding a thread.
+"""
+
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+
+from kdist.distribute import share_dealer
+from kdist.distribute.contributions import Contributions
+from kdist.distribute.server_apply import traced_on_server, traced_under_lock
+from kdist.distribute.servers import Server
+from kdist.distribute.share_dealer import WAIT
+from kdist.distribute.staged_shares import StagedShares
+
+_SCALAR = tf.TensorSpec([], tf.int64)
+_NO_LIMIT = -1
+_numbers = itertools.count()
+
+
+class ShareDesk:
+    """Deals shares, and takes them; the functions `*_fn` run on the first server."""
+
+    def __init__(self, server: Server, *, num_shares: int, num_replicas: int):
+        """Create the state on the server; call it in the scope of the store.
+
+        Args:
+            server: The first server.
+            num_shares: Shares that make a step (N).
+            num_replicas: Replicas that compute shares (M).
+        """
+        self._server = server
+        self._num_shares = num_shares
+        self._num_replicas = num_replicas
+        with tf.device(server.device):
+            dealing = share_dealer.first_dealing(num_shares, num_replicas)
+            self.dealing = tf.Variable(share_dealer.packed(dealing), trainable=False)
+            # A graph has a container of its own, where all its clients mean the same queue.
+            name = f"kdist_turns_{next(_numbers) if tf.executing_eagerly() else 'of_graph'}"
+            self._turns = tf.queue.FIFOQueue(_NO_LIMIT, [tf.int64], [[]], shared_name=name)
+
+    def trace(self, staged: StagedShares, contributions: Contributions) -> None:
+        """Trace what the server does; call it outside the scope of the store.
+
+        Args:
+            staged: The first server's staged shares.
+            contributions: Counts who contributed what.
+        """
+        self._staged, self._contributions = staged, contributions
+        packet = staged.packets.spec
+        self._deal_fn = traced_under_lock(self._server, self._deal, _SCALAR, _SCALAR)
+        self._offer_fn = traced_under_lock(self._server, self._offer, *[_SCALAR] * 4, packet)
+        self.open_fn = traced_under_lock(self._server, self._open, _SCALAR, _SCALAR)
+        self.begin_fn = traced_on_server(self._server, self._begin, _SCALAR, _SCALAR)
+        self.contribute_fn = traced_on_server(
+            self._server, self._contribute, *[_SCALAR] * 4, packet
+        )
+
+    def wake(self) -> Any:
+        """Let all replicas that wait ask again; in a graph, return the operation that does."""
+        return self._turns.enqueue_many(tf.zeros([self._num_replicas], tf.int64))
+
+    def unpacked(self) -> share_dealer.Dealing:
+        """Return the state of dealing, as tensors on the current device."""
+        return share_dealer.unpacked(
+            tf.convert_to_tensor(self.dealing), self._num_shares, self._num_replicas
+        )
+
+    def read(self, to_numpy: Callable[[Any], Any]) -> share_dealer.Dealing:
+        """Return the state of dealing, as numpy values."""
+        return share_dealer.unpacked_array(
+            to_numpy(self.dealing), self._num_shares, self._num_replicas
+        )
+
+    def _begin(self, replica: Any, stretch: Any) -> tf.Tensor:
+        return self._when_ready(self._deal_fn(replica, stretch), replica, stretch)
+
+    def _contribute(
+        self, replica: Any, stretch: Any, ticket: Any, worker: Any, packet: Any
+    ) -> tf.Tensor:
+        answer = self._offer_fn(replica, stretch, ticket, worker, packet)
+        return self._when_ready(answer, replica, stretch)
+
+    def _offer(
+        self, replica: Any, stretch: Any, ticket: Any, worker: Any, packet: Any
+    ) -> tf.Tensor:
+        staged = self._staged.stage(replica, ticket, packet)
+        with tf.control_dependencies([staged]):
+            dealing, verdict = share_dealer.offered(self.unpacked(), replica, ticket)
+            self._count(verdict, worker)
+        dealing, answer = share_dealer.dealt(dealing, replica, stretch)
+        self.dealing.assign(share_dealer.packed(dealing))
+        self._turns.enqueue_many(tf.zeros([verdict.num_woken], tf.int64))
+        return tf.identity(answer)
+
+    def _count(self, verdict: share_dealer.Verdict, worker: Any) -> Any:
+        contributions = self._contributions
+
+        def take() -> tf.Tensor:
+            contributions.take(update=verdict.step, unit=verdict.unit, worker=worker, staleness=0)
+            return tf.constant(0)
+
+        return tf.cond(verdict.is_accepted, take, contributions.drop)
+
+    def _deal(self, replica: Any, stretch: Any) -> tf.Tensor:
+        dealing, answer = share_dealer.dealt(self.unpacked(), replica, stretch)
+        self.dealing.assign(share_dealer.packed(dealing))
+        return tf.identity(answer)
+
+    def _when_ready(self, answer: Any, replica: Any, stretch: Any) -> tf.Tensor:
+        """Wait until the step is over, as long as that is the answer."""
+
+        def wait(answer: Any) -> Any:
+            del answer
+            with tf.control_dependencies([self._turns.dequeue()]):
+                return self._deal_fn(replica, stretch)
+
+        (answer,) = tf.while_loop(
+            lambda answer: tf.equal(answer[0], WAIT), lambda a: (wait(a),), (answer,),
+            parallel_iterations=1,
+        )  # fmt: skip
+        return answer
+
+    def _open(self, first_step: Any, num_steps: Any) -> tf.Tensor:
+        dealing = share_dealer.opened(self.unpacked(), first_step, num_steps)
+        self.dealing.assign(share_dealer.packed(dealing))
+        return dealing.stretch
