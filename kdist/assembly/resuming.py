@@ -144,7 +144,13 @@ class GoingOn:
 
         def take() -> None:
             store = parts.engine.loop.store
-            restore(parts.model, store, self.saved.read, with_optimizer=self.with_optimizer)
+            restore(
+                parts.model,
+                store,
+                self.saved.read,
+                read_rows=self.saved.read_rows,
+                with_optimizer=self.with_optimizer,
+            )
             store.take_from_chief(with_optimizer=True)
             if self.state.step_in_epoch:
                 parts.engine.loop.restore_sums(self.saved.read_all(SUMS))

@@ -46,6 +46,21 @@ def write(variable: Any, value: Any) -> None:
         raw.assign(value)
 
 
+def write_rows(variable: Any, first: int, rows: np.ndarray) -> bool:
+    """Write rows from `first` on, if the variable can be written in part; return whether."""
+    raw = raw_variable(variable)
+    if _session_of(raw) is not None:
+        return False
+
+    @tf.function(autograph=False)  # Only a graph knows the shape of a variable that is elsewhere.
+    def update(places: tf.Tensor, values: tf.Tensor) -> None:
+        with tf.device(raw.device):
+            raw.scatter_nd_update(places[:, None], values)
+
+    update(tf.range(first, first + len(rows)), tf.constant(rows))
+    return True
+
+
 def first_value(make: Callable[[], Any], shape: Any, dtype: Any) -> Any:
     """Return what to create a variable of a store with: `make()`, an array or a tensor.
 

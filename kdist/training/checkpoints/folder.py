@@ -9,8 +9,6 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from kdist.errors import TrainingError
 from kdist.training.best import best_of
 from kdist.training.checkpoints import files
@@ -18,6 +16,7 @@ from kdist.training.checkpoints.format import (
     OWN_FILES,
     BrokenCheckpointError,
     SavedCheckpoint,
+    Value,
     read_checkpoint,
     write_checkpoint,
 )
@@ -70,7 +69,7 @@ class CheckpointFolder:
         self._best_at: dict[str, Mapping[str, Any]] = {}
 
     def save(
-        self, step: int, arrays: Iterable[tuple[str, np.ndarray]], state: Mapping[str, Any]
+        self, step: int, arrays: Iterable[tuple[str, Value]], state: Mapping[str, Any]
     ) -> Written:
         """Write a checkpoint and remove those that need not stay.
 
@@ -104,9 +103,7 @@ class CheckpointFolder:
         return Written(target, num_bytes)
 
     @staticmethod
-    def _write(
-        folder: str, arrays: Iterable[tuple[str, np.ndarray]], state: Mapping[str, Any]
-    ) -> int:
+    def _write(folder: str, arrays: Iterable[tuple[str, Value]], state: Mapping[str, Any]) -> int:
         try:
             return write_checkpoint(folder, arrays, state)
         except BaseException:

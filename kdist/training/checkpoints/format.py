@@ -10,7 +10,7 @@ not matter where a kill, a full disk or a file system without atomic renames int
 
 import json
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,6 +31,18 @@ class BrokenCheckpointError(ConfigError):
     """A folder is no whole checkpoint: cut off, damaged, or of another version."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class Streamed:
+    """An array that nobody holds whole: its rows come block by block, in order."""
+
+    shape: tuple[int, ...]
+    dtype: np.dtype
+    blocks: Callable[[], Iterator[np.ndarray]]
+
+
+Value = np.ndarray | Streamed
+
+
 @dataclass(frozen=True)
 class Entry:
     """Where an array lies, and what it is."""
@@ -44,7 +56,7 @@ class Entry:
 
 
 def write_checkpoint(
-    folder: str, arrays: Iterable[tuple[str, np.ndarray]], state: Mapping[str, Any]
+    folder: str, arrays: Iterable[tuple[str, Value]], state: Mapping[str, Any]
 ) -> int:
     """Write a checkpoint into a new folder; it counts once `checkpoint.json` is there.
 
@@ -64,18 +76,21 @@ def write_checkpoint(
     name, offset = f"{ARRAYS}.bin", 0
     with files.writing(files.join(folder, name)) as file:
         for key, value in arrays:
-            content = np.ascontiguousarray(value)
-            flat = content.reshape(-1).view(np.uint8)
-            file.write(flat.data if not files.is_remote(folder) else flat.tobytes())
+            blocks = value.blocks() if isinstance(value, Streamed) else (value,)
+            begin, crc = offset, 0
+            for block in blocks:
+                flat = np.ascontiguousarray(block).reshape(-1).view(np.uint8)
+                file.write(flat.data if not files.is_remote(folder) else flat.tobytes())
+                crc = zlib.crc32(flat.data, crc)
+                offset += flat.size
             entries[key] = {
                 "file": name,
-                "offset": offset,
-                "num_bytes": flat.size,
-                "dtype": content.dtype.name,
-                "shape": list(np.shape(value)),
-                "crc32": zlib.crc32(flat.data),
+                "offset": begin,
+                "num_bytes": offset - begin,
+                "dtype": value.dtype.name,
+                "shape": list(value.shape),
+                "crc32": crc,
             }
-            offset += flat.size
     content = {"version": VERSION, "state": dict(state), "arrays": entries}
     text = json.dumps({**content, "crc32": _checksum(content)}, indent=1).encode()
     with files.writing(files.join(folder, MARKER)) as file:
@@ -112,6 +127,16 @@ class SavedCheckpoint:
         if len(content) != entry.num_bytes or zlib.crc32(content) != entry.crc32:
             raise self._broken(f"{name} in {entry.file} is damaged")
         return np.frombuffer(content, np.dtype(entry.dtype)).reshape(entry.shape)
+
+    def read_rows(self, name: str, first: int, end: int) -> np.ndarray:
+        """Return rows `[first, end)` of an array that `verify` has looked at."""
+        entry = self.entries[name]
+        shape = (end - first, *entry.shape[1:])
+        row_bytes = entry.num_bytes // max(1, entry.shape[0])
+        with files.reading(files.join(self.folder, entry.file)) as file:
+            file.seek(entry.offset + first * row_bytes)
+            content = file.read((end - first) * row_bytes)
+        return np.frombuffer(content, np.dtype(entry.dtype)).reshape(shape)
 
     def read_all(self, prefix: str) -> dict[str, np.ndarray]:
         """Return the arrays whose names begin with `prefix`, without it."""

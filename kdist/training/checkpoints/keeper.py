@@ -208,13 +208,15 @@ class CheckpointKeeper:
             arrays = chain(values(), _named(SUMS, sums), _named(CALLBACKS, callback_arrays))
             written = self._folder.save(step, arrays, state)
             write_s = self._clock() - begun_s
-            is_waiting = not self._writer.is_async
+            is_waiting = values.is_live or not self._writer.is_async
             self._on_saved(
                 written, step=step, pause_s=pause_s + write_s * is_waiting, write_s=write_s
             )
 
         self._last_saved = position
         self._writer.submit(write)
+        if values.is_live:
+            self._writer.wait()
         self._last_s = self._clock()
 
 
