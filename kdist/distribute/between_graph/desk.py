@@ -65,7 +65,7 @@ class TicketDesk:
             num_workers: Workers that fetch tickets.
         """
         self._store = store
-        self._num_workers = num_workers
+        self.num_workers = num_workers
         self._device = store.servers[0].device
         with tf.device(self._device):
             self.is_ready = tf.Variable(tf.constant(0, tf.int64))
@@ -92,7 +92,7 @@ class TicketDesk:
         def deal() -> tf.Tensor:
             kind, next_id, end, base, version, is_closed = tf.unstack(self.opened.read_value())
             left = end - next_id
-            fair = tf.minimum(most, left // (2 * self._num_workers)) // unit * unit
+            fair = tf.minimum(most, left // (2 * self.num_workers)) // unit * unit
             behind = next_id + tf.minimum(left, tf.maximum(fair, unit))
             with tf.control_dependencies(
                 [self.opened.assign(tf.stack([kind, behind, end, base, version, is_closed]))]
