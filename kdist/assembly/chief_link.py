@@ -74,9 +74,9 @@ class ChiefLink:
         )
 
     @property
-    def lost_tasks(self) -> frozenset[Task]:
-        """Return the tasks that were lost and are not back."""
-        return frozenset(self._lost_at_s)
+    def losses(self) -> tuple[Task, ...]:
+        """Return every loss since the start, in order; a task that was lost twice stands twice."""
+        return self._control.lost_peers
 
     def join(self) -> None:
         """Wait until every task is there, then let all start their TensorFlow servers."""

@@ -109,8 +109,7 @@ class Client:
             self._loop = make_loop(
                 worker,
                 check_cluster=lambda: _check(cluster),
-                num_lost=lambda: cluster.num_workers_lost,
-                lost_now=lambda: self._lost_now(cluster),
+                losses=lambda: self._losses(cluster),
                 start_timeout_s=config.cluster.start_timeout_s,
                 names=self._names.__getitem__,
             )
@@ -142,12 +141,12 @@ class Client:
             )
         return EXIT_CODES.get(signals.reason or "", 0)
 
-    def _lost_now(self, cluster: ClusterLink) -> list[int]:
-        """Return the positions of workers that are lost."""
+    def _losses(self, cluster: ClusterLink) -> list[int]:
+        """Return the positions of workers that were lost, once for each loss."""
         if not isinstance(cluster, ChiefLink):
             return []
-        lost = [str(task) for task in cluster.lost_tasks]
-        return [index for index, name in enumerate(self._names) if name in lost]
+        lost = map(str, cluster.losses)
+        return [self._names.index(name) for name in lost if name in self._names]
 
     def close(self) -> None:
         """Let the followers go, however the chief's training ended."""

@@ -102,7 +102,7 @@ def test_late_worker_trains_no_more_than_is_left(cluster):
         {"train": numbered_rows(num_rows)},
         workers=3,
         steps_per_execution=2,
-        num_lost=lambda: 1,  # It is not there at first.
+        losses=lambda: [2],  # It is not there at first.
     )
     start = numpy_weights(run.model)
     early, late = run.followers
@@ -122,13 +122,13 @@ def test_tickets_of_a_lost_worker_are_computed_again(cluster):
     num_steps = 40
     num_rows = num_steps * BATCH_SIZE
     build = constant_gradient(OPTIMIZERS["adam"], num_rows=num_rows, is_slow=True)
-    losses: list[str] = []
+    losses: list[int] = []
     run = cluster.prepare(
         build,
         {"train": numbered_rows(num_rows)},
         workers=2,
         steps_per_execution=2,
-        num_lost=lambda: len(losses),
+        losses=lambda: losses,
     )
     start = numpy_weights(run.model)
     other = run.followers[0]._worker
@@ -143,7 +143,7 @@ def test_tickets_of_a_lost_worker_are_computed_again(cluster):
         others = num_steps - ticket.num_ids + 1
         wait_for(lambda: to_numpy(run.loop.store.num_applied) == others, "the other steps")
         other.close()
-        losses.append("worker-1")
+        losses.append(1)
 
     taken: list = []
     thread = threading.Thread(target=take_and_die, daemon=True)

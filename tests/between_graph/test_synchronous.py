@@ -75,6 +75,6 @@ def test_chief_stands_in_for_a_worker_that_is_gone(cluster):
     """With all of M a step waits for every share, be it that of a worker that never came."""
     build = dense(OPTIMIZERS["nesterov"])
     data = {"train": labelled_rows()}
-    run = cluster.prepare(build, data, workers=3, strategy=SYNC, num_lost=lambda: 1)
+    run = cluster.prepare(build, data, workers=3, strategy=SYNC, losses=lambda: [2])
     run.followers.pop()
     assert_same(run.run(), fit(build, data))

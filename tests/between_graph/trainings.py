@@ -134,7 +134,7 @@ class Trainings:
         workers: int = 1,
         ps: int = 2,
         callbacks: Sequence[keras.callbacks.Callback] = (),
-        num_lost: Callable[[], int] = lambda: 0,
+        losses: Callable[[], Sequence[int]] = tuple,
         **settings: Any,
     ) -> ClientRun:
         """Make everything that training needs, seeded; nothing is trained yet.
@@ -145,7 +145,7 @@ class Trainings:
             workers: Clients that push; the first is the chief.
             ps: Servers that hold the store.
             callbacks: Of Keras.
-            num_lost: What the chief hears of losses.
+            losses: What the chief hears of losses: indices of workers.
             **settings: Keys of the configuration; those of `data` as they are.
         """
         container = f"test-{next(_containers)}"
@@ -164,7 +164,7 @@ class Trainings:
             }
         )
         made = [
-            self._make(config, build, data, index, workers, ps, container, num_lost)
+            self._make(config, build, data, index, workers, ps, container, losses)
             for index in range(workers)
         ]
         model, engine, sources, plan = made[0]
@@ -211,7 +211,7 @@ class Trainings:
         workers: int,
         ps: int,
         container: str,
-        num_lost: Callable[[], int],
+        losses: Callable[[], Sequence[int]],
     ) -> tuple[keras.Model, Engine, Sources, TrainingPlan]:
         """Do what one client's process would do before it trains."""
         keras.utils.set_random_seed(0)
@@ -246,7 +246,7 @@ class Trainings:
             )
             worker = StepWorker(graph)
             make_loop = AggregatingClientLoop if shares else BetweenGraphLoop
-            return make_loop(worker, num_lost=num_lost, start_timeout_s=30)
+            return make_loop(worker, losses=losses, start_timeout_s=30)
 
         model = builder.model()
         engine = make_engine(

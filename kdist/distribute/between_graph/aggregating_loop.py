@@ -82,10 +82,11 @@ class AggregatingClientLoop(BetweenGraphLoop):
 
     def _missing(self, *, all_of_them: bool) -> list[int]:
         """Return the workers that take no turns."""
-        arrived = to_numpy(self._worker.desk.arrived).copy()
-        for index in self._lost_now():
-            arrived[index] = 0
-        return list(range(len(arrived))) if all_of_them else np.flatnonzero(arrived == 0).tolist()
+        num_workers = self._worker.desk.num_workers
+        if all_of_them:
+            return list(range(num_workers))
+        num_losses = np.bincount(np.asarray(self._losses(), int), minlength=num_workers)
+        return np.flatnonzero(to_numpy(self._worker.desk.arrived) <= num_losses).tolist()
 
 
 class _Replicas:

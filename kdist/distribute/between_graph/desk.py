@@ -111,10 +111,10 @@ class TicketDesk:
         return self._locked(assign)
 
     def arrive(self, worker_index: tf.Tensor) -> tf.Tensor:
-        """Say that a worker is there."""
+        """Say that a worker is there; one that comes back says so again."""
         with tf.device(self._device):
             one = tf.constant([1], tf.int64)
-            self.arrived.scatter_nd_update([[worker_index]], one)
+            self.arrived.scatter_nd_add([[worker_index]], one)
             return tf.constant(0)
 
     def applied(self, first: tf.Tensor, end: tf.Tensor) -> tf.Tensor:

@@ -6,7 +6,7 @@ tickets until the desk closes. Nobody waits for anybody within a stretch of step
 
 import contextlib
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -43,8 +43,7 @@ class BetweenGraphLoop:
         worker: StepWorker,
         *,
         check_cluster: Callable[[], None] = lambda: None,
-        num_lost: Callable[[], int] = lambda: 0,
-        lost_now: Callable[[], Collection[int]] = tuple,
+        losses: Callable[[], Sequence[int]] = tuple,
         start_timeout_s: float = 120.0,
         names: Callable[[int], str] = lambda index: f"worker-{index}",
     ):
@@ -53,15 +52,13 @@ class BetweenGraphLoop:
         Args:
             worker: This task's own worker.
             check_cluster: Called while waiting; raises when waiting has no sense any more.
-            num_lost: Returns how many workers were lost so far.
-            lost_now: Returns the indices of the workers that are lost at the moment.
+            losses: Returns the indices of workers that were lost so far, once for each loss.
             start_timeout_s: How long to wait for the other workers before the first step.
             names: Returns the name of the worker with an index.
         """
         self._worker = worker
         self._check_cluster = check_cluster
-        self._num_lost = num_lost
-        self._lost_now = lost_now
+        self._losses = losses
         self._start_timeout_s = start_timeout_s
         self._names = names
         self.store = worker.store
@@ -113,12 +110,14 @@ class BetweenGraphLoop:
         self._has_begun = True
         end_s = time.monotonic() + self._start_timeout_s
         while True:
-            missing = np.flatnonzero(to_numpy(self._worker.desk.arrived) == 0)
-            if len(missing) <= self._num_lost():
+            arrived = np.flatnonzero(to_numpy(self._worker.desk.arrived))
+            here = {*arrived.tolist(), *self._losses()}
+            missing = [i for i in range(self._worker.desk.num_workers) if i not in here]
+            if not missing:
                 return
             self._check_cluster()
             if time.monotonic() > end_s:
-                names = ", ".join(self._names(int(index)) for index in missing)
+                names = ", ".join(self._names(index) for index in missing)
                 raise TaskTimeoutError(
                     f"Gave up after {self._start_timeout_s:g} s (cluster.start_timeout_s) waiting "
                     f"for {names} to build the model. See the logs."
@@ -164,7 +163,7 @@ class BetweenGraphLoop:
                 num_known, since_s = known.sum(), time.monotonic()
             patience_s = max(PATIENCE_S, PATIENCE_TICKETS * self._ticket_s)
             is_stuck = time.monotonic() - since_s > patience_s
-            lost_now = self._num_lost()
+            lost_now = len(self._losses())
             if is_stuck or (lost_now and lost_now != num_lost):
                 num_lost, since_s = lost_now, time.monotonic()
                 for offset in np.flatnonzero(~known):
