@@ -76,7 +76,10 @@ def kill_at(bench, mode, batch, run_dir):
     command.wait(20)
 
 
-@pytest.mark.parametrize(("mode", "batch"), [("single", 17), ("multiworker", 12)])
+@pytest.mark.parametrize(
+    ("mode", "batch"),
+    [pytest.param("single", 17, marks=pytest.mark.slow), ("multiworker", 12)],
+)
 def test_a_killed_run_equals_the_unbroken_one(mode, batch, unbroken, bench):
     shutil.copy(OWN / "resume_pkg.py", bench.folder)
     kill_at(bench, mode, batch, "run")

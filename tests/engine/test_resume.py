@@ -11,6 +11,12 @@ from .cases import ROWS, L, adam, dense, sgd
 from .runs import DiesAt, Killed, StopsAfter, assert_same_run, run
 
 C = keras.callbacks
+
+
+def slow(*values):
+    return pytest.param(*values, marks=pytest.mark.slow)
+
+
 EVERY_STEP = {"checkpoint": {"every_steps": 1, "every_epochs": None}}
 
 
@@ -33,8 +39,10 @@ def dropout():
     return model
 
 
-@pytest.mark.parametrize("devices", [1, 2])
-@pytest.mark.parametrize("died_at", [3, 5, 8])  # An epoch has five batches.
+@pytest.mark.parametrize(
+    ("devices", "died_at"),  # An epoch has five batches.
+    [(1, 3), (2, 8), *(slow(*each) for each in ((1, 5), (1, 8), (2, 3), (2, 5)))],
+)
 def test_a_killed_run_goes_on_as_if_it_had_not_been(devices, died_at, tmp_path):
     options = {"devices": devices, "epochs": 3, **EVERY_STEP}
     _, unbroken = run(tmp_path / "unbroken", dropout, ROWS, **options)
@@ -54,7 +62,7 @@ def plateau():
     ]
 
 
-@pytest.mark.parametrize("died_at", [9, 21])
+@pytest.mark.parametrize("died_at", [9, slow(21)])
 def test_callbacks_remember(died_at, tmp_path):
     options = {"epochs": 12, **EVERY_STEP}
     _, unbroken = run(tmp_path / "unbroken", dense(adam), ROWS, callbacks=plateau(), **options)
@@ -122,10 +130,12 @@ def test_an_epoch_that_max_steps_cut_is_taken_up_again(tmp_path):
     ("change", "message"),
     [
         ({"data": {"batch_size": 4}}, "data.batch_size was 8, is 4"),
-        ({"seed": 1}, "seed was 0, is 1"),
+        slow({"seed": 1}, "seed was 0, is 1"),
         ({"build": dense(sgd)}, "class was Adam, is SGD"),
-        ({"build": dense(lambda: keras.optimizers.Adam(0.5))}, "learning_rate was 0.0"),
-        ({"rows": {**ROWS, "train": (ROWS["train"][0] + 1, ROWS["train"][1])}}, "training rows"),
+        slow({"build": dense(lambda: keras.optimizers.Adam(0.5))}, "learning_rate was 0.0"),
+        slow(
+            {"rows": {**ROWS, "train": (ROWS["train"][0] + 1, ROWS["train"][1])}}, "training rows"
+        ),
     ],
 )
 def test_another_model_data_or_optimizer_is_refused_with_the_difference(change, message, tmp_path):
@@ -195,7 +205,7 @@ def test_a_named_checkpoint_begins_a_run_of_its_own(tmp_path):
     assert again.result["status"] == "completed"
 
 
-@pytest.mark.parametrize("hook", ["on_epoch_end", "on_train_batch_end"])
+@pytest.mark.parametrize("hook", ["on_epoch_end", slow("on_train_batch_end")])
 def test_an_error_in_a_callback_saves_the_state_first(hook, tmp_path):
     class Fails(C.Callback):
         pass
@@ -234,7 +244,7 @@ class Failing(keras.utils.PyDataset):
         return x[index * 6 : (index + 1) * 6], y[index * 6 : (index + 1) * 6]
 
 
-@pytest.mark.parametrize("devices", [1, 2])
+@pytest.mark.parametrize("devices", [1, slow(2)])
 def test_an_error_in_the_data_saves_the_steps_before_it(devices, tmp_path):
     repaired = tmp_path / "repaired"
     parts = {"train": Failing(repaired)}
@@ -279,7 +289,7 @@ def test_without_checkpoints_none_are_written(tmp_path):
     assert not (tmp_path / "checkpoints").exists()
 
 
-@pytest.mark.parametrize("is_async", [True, False])
+@pytest.mark.parametrize("is_async", [True, slow(False)])
 def test_a_full_disk_ends_the_run_and_leaves_the_last_good_one(is_async, tmp_path, monkeypatch):
     from kdist.training.checkpoints import folder as module
 
@@ -300,7 +310,7 @@ def test_a_full_disk_ends_the_run_and_leaves_the_last_good_one(is_async, tmp_pat
     assert [p.name for p in (tmp_path / "checkpoints").iterdir()] == ["step-000000005"]
 
 
-@pytest.mark.parametrize(("first", "then"), [(1, 2), (2, 1)])
+@pytest.mark.parametrize(("first", "then"), [(1, 2), slow(2, 1)])
 def test_one_device_goes_on_with_what_two_began_and_the_other_way_round(first, then, tmp_path):
     options = {"epochs": 3, "checkpoint": {"every_steps": 1}}
     _, unbroken = run(tmp_path / "unbroken", dense(adam), ROWS, devices=first, **options)

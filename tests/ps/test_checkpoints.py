@@ -30,10 +30,16 @@ def train(engine, first_step, num_steps):
     engine.loop.train(first_step, num_steps, steps_per_call=1, on_progress=lambda done: False)
 
 
-@pytest.mark.parametrize(
-    ("first", "then"), [("single", "ps2"), ("ps2", "single"), ("ps2", "ps1"), ("ps1", "ps2")]
-)
-@pytest.mark.parametrize("name", ["adam", "decaying", "embedding"])
+MODES = [("single", "ps2"), ("ps2", "single"), ("ps2", "ps1"), ("ps1", "ps2")]
+FAST = {("adam", 0), ("adam", 1), ("decaying", 2), ("embedding", 3)}
+EVERY = [
+    pytest.param(name, *mode, marks=() if (name, index) in FAST else pytest.mark.slow)
+    for name in ("adam", "decaying", "embedding")
+    for index, mode in enumerate(MODES)
+]
+
+
+@pytest.mark.parametrize(("name", "first", "then"), EVERY)
 def test_it_goes_on_as_plain_keras_would(cluster, name, first, then):
     build = {"adam": dense(adam), "decaying": dense(decaying)}.get(
         name, CASES["masked_steps"].build
