@@ -7,7 +7,8 @@ from kdist.distribute.between_graph.desk import TURNS, Ticket
 from kdist.distribute.between_graph.worker import StepWorker
 
 _POLL_S = 0.002
-_IDLE_POLL_S = 0.05  # Approached while nothing is open: a poll costs a millisecond of CPU.
+# Approached within a second in which nothing is open: a poll costs a millisecond of CPU.
+_IDLE_POLL_S = 0.05
 
 
 def follow(
@@ -54,7 +55,7 @@ def _take_until_closed(worker: StepWorker, check_cluster: Callable[[], None]) ->
             _take_turns(worker, ticket)
         else:
             time.sleep(idle_s)
-            idle_s = min(_IDLE_POLL_S, idle_s * 1.5)
+            idle_s = min(_IDLE_POLL_S, idle_s * 1.05)
     return num_ids
 
 
