@@ -186,7 +186,8 @@ def _grown_from_nothing(spec: tf.TensorSpec) -> tf.Variable:
     Its shape is left open: with a shape known in part, TensorFlow 2.21 aborts on another task.
     """
     first = tf.zeros([size or 0 for size in spec.shape.as_list()], spec.dtype)
-    return tf.Variable(first, shape=tf.TensorShape(None), trainable=False)
+    any_shape: Any = None
+    return tf.Variable(first, shape=tf.TensorShape(any_shape), trainable=False)
 
 
 def _total(parts: Sequence[Any]) -> Any:
