@@ -26,7 +26,7 @@ from kdist.distribute.valueless_tables import release
 from kdist.errors import ConfigError
 from kdist.launch.request import TaskRequest
 from kdist.records.atomic import replacing, write_text_atomically
-from kdist.records.run_folder import folder_of
+from kdist.records.resumption import folder_of
 from kdist.training.saving import load_model, model_of_checkpoint, needs_checkpoint
 
 _SILENT: Any = 0  # Keras takes 0 and "auto"; its annotations say text.

@@ -7,7 +7,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 
 from kdist.cli.hydra_errors import explained
 from kdist.config.rules import COMMANDS_ON_A_RUN
-from kdist.records.run_folder import folder_of
+from kdist.records.resumption import folder_of
 
 SAVED_NAME = "config.yaml"
 

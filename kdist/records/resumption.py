@@ -106,6 +106,14 @@ def finished_text(run_dir: Path) -> str:
     return f"The run in {run_dir} is finished. More epochs would go on with it (epochs=...)."
 
 
+def folder_of(path: Path | str) -> Path:
+    """Return the run folder of a run that is named by its folder, its model or a checkpoint."""
+    named = Path(path)
+    if named.parent.name == "checkpoints":
+        return named.parent.parent
+    return named if named.is_dir() else named.parent
+
+
 def settings_of(config_yaml: str) -> dict[str, Any]:
     """Return the settings, by dotted key, that must be the same when a run goes on."""
     try:

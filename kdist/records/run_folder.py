@@ -186,14 +186,6 @@ def _not_made(path: Path, error: OSError) -> EnvironmentFault:
     )
 
 
-def folder_of(path: Path | str) -> Path:
-    """Return the run folder of a run that is named by its folder, its model or a checkpoint."""
-    named = Path(path)
-    if named.parent.name == "checkpoints":
-        return named.parent.parent
-    return named if named.is_dir() else named.parent
-
-
 def refuse_used(path: Path | str) -> None:
     """Refuse a folder in which a run has written; it may still be taken a moment later.
 

@@ -43,6 +43,21 @@ class Silent:
         """Show nothing."""
 
 
+def epoch_facts(
+    state: TrainingState, seconds: float, num_examples: int, learning_rate: float | None
+) -> EpochFacts:
+    """Return what the epoch that has just ended brought."""
+    return EpochFacts(
+        epoch=state.epochs_done,
+        global_step=state.num_updates,
+        batches_seen=state.batches_seen,
+        seconds=seconds,
+        examples=num_examples,
+        metrics=state.metrics,
+        learning_rate=learning_rate,
+    )
+
+
 def progress_facts(
     state: TrainingState,
     plan: TrainingPlan,

@@ -12,7 +12,7 @@ from kdist.training.keeper import Keeper, KeepsNothing, num_applies
 from kdist.training.peers import Peers
 from kdist.training.plan import TrainingPlan, TrainingState
 from kdist.training.report.facts import EpochFacts
-from kdist.training.reporter import Reporter, Silent, progress_facts
+from kdist.training.reporter import Reporter, Silent, epoch_facts, progress_facts
 from kdist.training.stretches import Pace
 
 __all__ = ["Reporter", "Silent", "Trainer", "TrainingPlan", "TrainingState"]
@@ -134,15 +134,7 @@ class Trainer:
         self._bridge.epoch_end(epoch, logs)
         state.train_s += seconds
         state.epochs_done, state.step_in_epoch, state.epoch_s = epoch + 1, 0, 0.0
-        facts = EpochFacts(
-            epoch=epoch + 1,
-            global_step=state.num_updates,
-            batches_seen=state.batches_seen,
-            seconds=seconds,
-            examples=self._loop.logs.num_examples(sums),
-            metrics=logs,
-            learning_rate=learning_rate,
-        )
+        facts = epoch_facts(state, seconds, self._loop.logs.num_examples(sums), learning_rate)
         self._reporter.epoch(facts)
         self._on_epoch(facts)
         if not is_cut:
