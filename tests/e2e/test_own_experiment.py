@@ -137,12 +137,15 @@ def test_a_cluster_of_single_commands_leaves_events_too(done):
     assert events[-1]["event"] == "run_ended"
 
 
-def test_a_used_folder_is_refused_before_it_is_touched(done, bench):
+def test_a_finished_run_says_so_and_never_refuses_its_folder_untouched(done, bench):
     before = run_of(done, "first").result
     again = bench.run(*FIRST, cwd=done.folder)
-    assert again.code == 2
-    assert "already holds a run" in again.stderr
-    assert len(again.stderr.splitlines()) == 1
+    assert again.code == 0
+    assert "is finished" in again.stdout
+    never = bench.run(*FIRST, "resume=never", cwd=done.folder)
+    assert never.code == 2
+    assert "already holds a run" in never.stderr
+    assert len(never.stderr.splitlines()) == 1
     assert run_of(done, "first").result == before
 
 

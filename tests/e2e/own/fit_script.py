@@ -90,7 +90,7 @@ answers["late"] = raised(
 answers["batch size"] = raised(batch_size=0)
 answers["strategy"] = raised(strategy="sync")
 answers["lock"] = raised(make_data=(lambda lock: lambda: lock)(__import__("threading").Lock()))
-answers["folder"] = raised(run_dir=single.run_dir)
+answers["folder"] = raised(run_dir=single.run_dir, config={"resume": "never"})
 
 
 def interrupt_when_training(folder):
