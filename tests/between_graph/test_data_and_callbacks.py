@@ -18,7 +18,8 @@ test_own_batch_hooks = pytest.mark.slow(in_graph.test_own_batch_hooks)
 test_masks = pytest.mark.slow(masks)
 
 
-@pytest.mark.parametrize("workers", [pytest.param(1, marks=pytest.mark.slow), 2])
+@pytest.mark.slow
+@pytest.mark.parametrize("workers", [1, 2])
 def test_weights_that_no_step_writes(cluster, workers):
     """What a callback writes into a frozen weight reaches every client's copy."""
     in_graph.test_weights_that_no_step_writes(cluster, workers)

@@ -37,7 +37,9 @@ def assert_constant_steps(run, start, optimizer, num_steps):
     assert (seen_counts(run.model) == 1).all()
 
 
-@pytest.mark.parametrize(("workers", "steps_per_execution"), [(2, 1), (3, 2)])
+@pytest.mark.parametrize(
+    ("workers", "steps_per_execution"), [pytest.param(2, 1, marks=pytest.mark.slow), (3, 2)]
+)
 def test_counts(cluster, workers, steps_per_execution):
     """103 rows make 13 batches, the last of 7; validation counts every row once, too."""
     num_rows, epochs = 103, 3

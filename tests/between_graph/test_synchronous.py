@@ -44,6 +44,7 @@ def test_stream_and_sample_weights(cluster):
     assert_same(run, fit(build, data))
 
 
+@pytest.mark.slow
 def test_batches_that_are_read_one_by_one(cluster):
     build = dense(OPTIMIZERS["sgd"])
     x, y = labelled_rows()
