@@ -78,6 +78,7 @@ def test_each_update_is_the_mean_of_n_shares(cluster, num_shares, ps):
     )
     before_each_turn(run, sleeping(lambda worker: rng.random() * (0.03 if worker else 0.01)))
     run.run()
+    wait_for(lambda: have_ended(run), "shares that come too late")
     facts = run.loop.store.tallies.contributions.read()
     weights, by_step = replayed(build, x, y, facts.recent, num_shares)
     for mine, theirs in zip(run.weights, weights, strict=True):
@@ -171,6 +172,11 @@ def test_error_in_a_share_ends_training(cluster):
     )
     with pytest.raises((tf.errors.OpError, ValueError)):
         run.loop.train(0, 3, steps_per_call=1, on_progress=never_stop)
+
+
+def have_ended(run):
+    dealing = run.loop.aggregation.read()
+    return (dealing.ended == dealing.stretch).all()
 
 
 def wait_for(condition, what):
