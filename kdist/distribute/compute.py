@@ -11,10 +11,10 @@ import keras
 import tensorflow as tf
 
 from kdist.distribute import keras_adapter
-from kdist.distribute.layout import Bucket, BucketLayout, Rows
+from kdist.distribute.layout import BucketLayout
 from kdist.distribute.lookups import Lookups
 from kdist.distribute.loss_terms import NOTHING, ROWS, DenominatorProbe, ScaledLoss
-from kdist.distribute.pieces import as_slices, gradient_of_piece, join_rows
+from kdist.distribute.packing import BucketPacking
 from kdist.distribute.step_types import (
     NO_LOOKUPS,
     AuxLayout,
@@ -49,6 +49,7 @@ class StepCompute:
         self.lookups = lookups
         self.structure = structure
         self.layout = layout
+        self._packing = BucketPacking(structure, layout, lookups)
         self.replicas_seen = replicas_seen
         metric_variables = [v for slots in structure.metrics for v in slots.variables]
         self.aux = AuxLayout(
@@ -59,7 +60,7 @@ class StepCompute:
 
     def train(self, values: StepValues, share: Share, loss_scale: tf.Tensor) -> Contribution:
         """Return one share's contribution to an update; gradients are of `loss * loss_scale`."""
-        parameters = self.unpack(values.buckets)
+        parameters = self._packing.unpack(values.buckets)
         with tf.GradientTape(watch_accessed_variables=False) as tape:
             tape.watch(parameters)
             with self._scope(parameters, values) as scope, self._answering(parameters, values):
@@ -74,11 +75,11 @@ class StepCompute:
         int_states = [_current(scope, variable) for variable in structure.int_states]
         aux = tf.concat([logged, *map(_flat, changes)], 0)
         aux = tf.ensure_shape(aux, [self.aux.num_logged + self.aux.num_states])
-        return Contribution(self.pack(gradients), aux, int_states)
+        return Contribution(self._packing.pack(gradients), aux, int_states)
 
     def evaluate(self, values: StepValues, share: Share) -> tf.Tensor:
         """Return one share's part of loss and metrics: float32 `[aux.num_logged]`."""
-        parameters = self.unpack(values.buckets)
+        parameters = self._packing.unpack(values.buckets)
         with self._scope(parameters, values) as scope, self._answering(parameters, values):
             _, logged = self._loss_and_logs(scope, share, training=False)
         return logged
@@ -86,7 +87,7 @@ class StepCompute:
     def denominators(self, values: StepValues, share: Share, *, training: bool) -> tf.Tensor:
         """Return this share's denominators: float32 `[number of loss terms]`, vote included."""
         model, found = self.structure.model, []
-        parameters = self.unpack(values.buckets)
+        parameters = self._packing.unpack(values.buckets)
         scope = keras.StatelessScope(self._mapping(parameters, values))
         with scope, self._answering(parameters, values):
             y_pred = call_model(model, share.x, training=training)
@@ -99,7 +100,7 @@ class StepCompute:
 
     def looked_up_ids(self, values: StepValues, x: Any, *, training: bool) -> list[list[tf.Tensor]]:
         """Return the ids that each table is asked for, by table and call: int64 vectors."""
-        parameters = self.unpack(values.buckets)
+        parameters = self._packing.unpack(values.buckets)
         with self._scope(parameters, values), self.lookups.recording() as found:
             call_model(self.structure.model, x, training=training)
         return found
@@ -107,58 +108,6 @@ class StepCompute:
     def _answering(self, parameters: Sequence[Any], values: StepValues) -> Any:
         rows = [parameters[table.variable_index] for table in self.lookups.tables]
         return self.lookups.answering(rows, values.positions)
-
-    def unpack(self, buckets: Sequence[Any]) -> list[tf.Tensor]:
-        """Return the trainable variables' values from the buckets' values."""
-        parameters: list[Any] = [None] * len(self.structure.trainable)
-        pieces: dict[int, list[tuple[Rows, tf.Tensor]]] = {}
-        for index, (bucket, value) in enumerate(zip(self.layout.buckets, buckets, strict=True)):
-            if index in self.lookups.left_out:
-                continue
-            if not bucket.is_flat:
-                [member] = bucket.members
-                if member.rows is None or index in self.lookups.bucket_indices:
-                    parameters[member.variable_index] = value
-                else:
-                    pieces.setdefault(member.variable_index, []).append((member.rows, value))
-                continue
-            parts = tf.split(value, [member.size for member in bucket.members])
-            for member, part in zip(bucket.members, parts, strict=True):
-                parameters[member.variable_index] = tf.reshape(part, member.shape)
-        for variable_index, parts in pieces.items():
-            parameters[variable_index] = join_rows(parts)
-        return parameters
-
-    def pack(self, gradients: Sequence[Any]) -> list[Any]:
-        """Return gradients by bucket; a variable without a gradient counts as zero.
-
-        That of a looked-up table counts the rows of this step, and stands at its first bucket; its
-        other buckets have `()`.
-        """
-        packed = []
-        for index, bucket in enumerate(self.layout.buckets):
-            parts = [gradients[member.variable_index] for member in bucket.members]
-            if index in self.lookups.left_out:
-                packed.append(())
-                continue
-            if index in self.lookups.bucket_indices:
-                packed.append(as_slices(parts[0], self.structure.trainable[_variable_of(bucket)]))
-                continue
-            if not bucket.is_flat:
-                packed.append(gradient_of_piece(parts[0], bucket))
-                continue
-            packed.append(
-                tf.concat(
-                    [
-                        tf.zeros([member.size], bucket.dtype)
-                        if part is None
-                        else tf.reshape(part, [member.size])
-                        for member, part in zip(bucket.members, parts, strict=True)
-                    ],
-                    0,
-                )
-            )
-        return packed
 
     def _scope(self, parameters: Sequence[Any], values: StepValues) -> keras.StatelessScope:
         """Return a scope that also collects what layers pass to `add_loss`."""
@@ -251,10 +200,6 @@ class StepCompute:
         with keras_adapter.replaced_losses(model, scaled):
             loss = keras_adapter.call_compiled_loss(model, share.y, y_pred, weights)
         return loss, found
-
-
-def _variable_of(bucket: Bucket) -> int:
-    return bucket.members[0].variable_index
 
 
 def _current(scope: keras.StatelessScope, variable: keras.Variable) -> tf.Tensor:

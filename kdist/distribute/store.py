@@ -21,6 +21,7 @@ from kdist.distribute.spilled import KeptTable
 from kdist.distribute.step_types import StepValues
 from kdist.distribute.structure import ModelStructure
 from kdist.distribute.values import to_numpy
+from kdist.distribute.worker_sum import WorkerSum
 
 
 class ReplicatedStore:
@@ -248,24 +249,3 @@ def write_states(variables: Sequence[keras.Variable], vector: np.ndarray) -> Non
         size = int(np.prod(variable.shape, dtype=np.int64))
         variable.assign(vector[offset : offset + size].reshape(variable.shape))
         offset += size
-
-
-class WorkerSum:
-    """Adds up one array of every worker; traced once for each shape."""
-
-    def __init__(self, strategy: tf.distribute.Strategy):
-        """Remember the strategy."""
-        self._strategy = strategy
-        self._add = tf.function(self._traced, autograph=False, reduce_retracing=False)
-
-    def __call__(self, value: np.ndarray) -> np.ndarray:
-        """Return the sum of every worker's `value`; all workers must call it with one shape."""
-        return self._add(tf.constant(value)).numpy()
-
-    def _traced(self, local: tf.Tensor) -> tf.Tensor:
-        def once() -> tf.Tensor:
-            replica = tf.distribute.get_replica_context().replica_id_in_sync_group
-            is_first = tf.equal(replica % len(self._strategy.extended.worker_devices), 0)
-            return local * tf.cast(is_first, local.dtype)
-
-        return self._strategy.reduce("SUM", self._strategy.run(once), axis=None)
