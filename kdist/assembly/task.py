@@ -15,10 +15,12 @@ from kdist.assembly.chief_link import ChiefLink
 from kdist.assembly.cluster_link import ClusterLink, NoCluster, end_process
 from kdist.assembly.failures import as_kdist_error, with_lost_peer
 from kdist.assembly.peer_link import PeerLink
+from kdist.assembly.program import run_program
 from kdist.assembly.signals import EXIT_CODES, StoppedEarly, StopSignals
 from kdist.assembly.training_run import TrainingRun
 from kdist.cluster.task import Task
 from kdist.cluster.traits import StrategyTraits, traits_of
+from kdist.config.rules import CLUSTER_COMMANDS
 from kdist.config.schema import Config
 from kdist.distribute import runtime
 from kdist.distribute.strategies import start_server
@@ -68,7 +70,7 @@ def _be_task(request: TaskRequest, link: LauncherLink) -> int:
         seed=config.seed or 0,
         deterministic=config.deterministic,
     )
-    if config.command != "train":
+    if config.command not in CLUSTER_COMMANDS:
         return commands.run(config, request)
     cluster = _cluster_link(config, traits, request, link)
     cluster.join()
@@ -78,8 +80,11 @@ def _be_task(request: TaskRequest, link: LauncherLink) -> int:
         return _host(request, cluster, link)
     exit_code, has_ended = 1, False
     try:
-        run = TrainingRun(request, config, traits, cluster, link, signals)
-        exit_code, has_ended = run.run(), True
+        if config.command == "program":
+            exit_code, has_ended = run_program(request, config, link), True
+        else:
+            run = TrainingRun(request, config, traits, cluster, link, signals)
+            exit_code, has_ended = run.run(), True
     except StoppedEarly as stop:
         exit_code = stop.exit_code
         raise

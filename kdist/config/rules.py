@@ -10,7 +10,8 @@ from kdist.config.space import read_space
 from kdist.config.update_rules import check_updates
 from kdist.errors import ConfigError
 
-COMMANDS = ("train", "evaluate", "predict", "export", "plan")
+COMMANDS = ("train", "evaluate", "predict", "export", "plan", "program")
+CLUSTER_COMMANDS = ("train", "program")  # Their tasks are those of the strategy.
 COMMANDS_ON_A_RUN = ("evaluate", "predict", "export")
 RANDOM, GRID, BAYESIAN, HYPERBAND = TUNERS = ("random", "grid", "bayesian", "hyperband")
 
@@ -105,6 +106,25 @@ def _check_command(config: Config) -> None:
         raise ConfigError(
             f"command=predict needs the examples. Received: data.path={config.data.path}. "
             "Give a .npz file that holds x: data.path=<file>.npz."
+        )
+    if config.command == "program":
+        _check_program(config)
+
+
+def _check_program(config: Config) -> None:
+    if config.program.target is None:
+        raise ConfigError(
+            "command=program calls program._target_. Received: none. Name a function: "
+            "program._target_=my_pkg.main."
+        )
+    strategy = config.strategy
+    if strategy.name is None:
+        return
+    traits = traits_of(strategy.name, strategy.replication, strategy.update)
+    if traits.is_clustered and not traits.needs_coordinator:
+        raise ConfigError(
+            "command=program has one client, the chief. Received: strategy="
+            f"{traits.label}. Use strategy=ps with strategy.replication=in_graph, or single."
         )
 
 

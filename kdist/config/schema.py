@@ -222,7 +222,7 @@ class Config:
     """Everything that a run can be told.
 
     Attributes:
-        command: train, evaluate, predict, export or plan.
+        command: train, evaluate, predict, export, plan or program.
         run: The run folder that evaluate, predict and export read.
         seed: Seed of weights, order and random layers; `None` draws one for the run.
         epochs: Passes over the training data (or stretches of `steps_per_epoch`).
@@ -268,4 +268,5 @@ class Config:
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
     tuner: TunerConfig = field(default_factory=TunerConfig)
     plan: PlanConfig = field(default_factory=PlanConfig)
+    program: TargetConfig = field(default_factory=TargetConfig)
     sweep: SweepConfig = field(default_factory=SweepConfig)

@@ -23,7 +23,7 @@ FILLED_IN = {"<date>": "2026-01-31", "<time>": "12-00-00"}
 DEADLINE_S = 60
 ANSWERS = ("--help", "--version", "--cfg")
 # Sections whose keys belong to their targets, and keys that are Hydra's.
-FREE_SECTIONS = ("model", "optimizer", "callbacks", "hydra", "data")
+FREE_SECTIONS = ("model", "optimizer", "callbacks", "hydra", "data", "program")
 
 OWN_FUNCTIONS = '''
 def build(units=32):
