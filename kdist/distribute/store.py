@@ -93,11 +93,7 @@ class ReplicatedStore:
         return self._no_states
 
     def look_up(self, wanted: Sequence[tuple[int, tf.Tensor]]) -> list[tf.Tensor]:
-        """Return rows of tables: `[number, columns]` each; within a replica on its own device.
-
-        Args:
-            wanted: Buckets of tables, each with the rows of it to return: an int64 vector.
-        """
+        """Return rows of buckets, `[number, columns]` each; within a replica on its own device."""
         tables: list[Any] = [self.buckets[index].value for index, _ in wanted]
         return [tf.gather(table, rows) for table, (_, rows) in zip(tables, wanted, strict=True)]
 
