@@ -67,10 +67,11 @@ def build_model(
         flat(keras.layers.Embedding(rows[name], 1, name=f"{name}_wide")(entry))
         for name, entry in ids.items()
     ]
-    embedded = [
-        flat(keras.layers.Embedding(rows[name], width, name=f"{name}_deep")(entry))
-        for name, entry in ids.items()
-    ]
+    embedded = []
+    for name, entry in ids.items():
+        spread = keras.initializers.RandomNormal(stddev=0.3)  # So that products count at once.
+        table = keras.layers.Embedding(rows[name], width, spread, name=f"{name}_deep")
+        embedded.append(flat(table(entry)))
     product = keras.layers.Multiply()(embedded)
     deep = keras.layers.Concatenate()([*embedded, product, hour])
     deep = keras.layers.Dense(units, activation="relu")(deep)

@@ -6,11 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kdist.cluster.spec import ClusterSpec
-from kdist.cluster.task import Task, TaskType
 from kdist.config.schema import Config
 from kdist.config.targets import bind_target
 from kdist.distribute.between_graph.reach import wait_for_servers
+from kdist.distribute.strategies import start_server
 from kdist.errors import ConfigError
 from kdist.launch.journal import known_facts
 from kdist.launch.request import LauncherLink, TaskRequest
@@ -26,8 +25,7 @@ class ProgramCluster:
     """What a program is told of where it runs: its argument `cluster`.
 
     Attributes:
-        tasks: Addresses (`host:port`) by task type; those of workers and parameter servers are of
-            TensorFlow servers that answer.
+        tasks: Addresses (`host:port`) of TensorFlow servers, by task type.
         target: Of a `tf.compat.v1.Session` that reaches all of them; empty where there are none.
         run_dir: The run folder, for files of the program's own.
     """
@@ -53,8 +51,7 @@ def run_program(request: TaskRequest, config: Config, link: LauncherLink) -> int
         typed_keys=request.typed_keys,
         extra={CLUSTER: None, "seed": config.seed},
     )
-    servers = _servers(request.spec)
-    wait_for_servers(servers, config.cluster.start_timeout_s)
+    target = _reach(request, config)
     with RunFolder.create(
         request.run_dir, request.config_yaml, make_unique=request.may_rename_run_dir
     ) as folder:
@@ -64,7 +61,7 @@ def run_program(request: TaskRequest, config: Config, link: LauncherLink) -> int
         if CLUSTER in arguments:
             arguments[CLUSTER] = ProgramCluster(
                 tasks={kind: tuple(found) for kind, found in request.spec.as_dict().items()},
-                target=f"grpc://{next(iter(servers.values()))}" if servers else "",
+                target=target,
                 run_dir=folder.path,
             )
         returned = bound.function(**arguments)
@@ -81,16 +78,16 @@ def run_program(request: TaskRequest, config: Config, link: LauncherLink) -> int
     return 0
 
 
-def _servers(spec: ClusterSpec) -> dict[str, str]:
-    """Return the addresses of the tasks that only lend a server, parameter servers first."""
+def _reach(request: TaskRequest, config: Config) -> str:
+    """Start the chief's server, which a session asks for the others; wait until those answer."""
+    spec = request.spec
     if not spec.is_distributed:
-        return {}
-    tasks = [
-        Task(kind, index)
-        for kind in (TaskType.PS, TaskType.WORKER)
-        for index in range(spec.num(kind))
-    ]
-    return {str(task): spec.address(task) for task in tasks}
+        return ""
+    others = [task for task in spec.tasks() if task != request.task]
+    wait_for_servers(
+        {str(task): spec.address(task) for task in others}, config.cluster.start_timeout_s
+    )
+    return start_server(spec, request.task, accelerators=request.accelerators).target
 
 
 def _named_values(path: str, returned: Any) -> dict[str, float]:
