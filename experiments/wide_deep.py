@@ -1,5 +1,7 @@
 """Clicks that depend on who sees what: tables of ids, a few of them popular and most rare."""
 
+from typing import Any
+
 import keras
 import numpy as np
 
@@ -69,7 +71,7 @@ def build_model(
     ]
     embedded = []
     for name, entry in ids.items():
-        spread = keras.initializers.RandomNormal(stddev=0.3)  # So that products count at once.
+        spread: Any = keras.initializers.RandomNormal(stddev=0.3)  # Products count at once.
         table = keras.layers.Embedding(rows[name], width, spread, name=f"{name}_deep")
         embedded.append(flat(table(entry)))
     product = keras.layers.Multiply()(embedded)
