@@ -60,7 +60,7 @@ def test_the_script_runs_once(script):
         ("batch size", "ConfigError", "data.batch_size must be at least 1"),
         ("strategy", "ConfigError", "Received: sync"),
         ("lock", "ConfigError", "cannot be sent to the tasks"),
-        ("folder", "ConfigError", "already holds a run"),
+        ("folder", "RunFolderTakenError", "already holds a run"),  # A ConfigError.
     ],
 )
 def test_what_goes_wrong_is_an_exception_with_its_cause(answers, what, kind, said):
