@@ -118,9 +118,9 @@ def fit(
     started_at_s = time.time()
     if VARIABLE in os.environ:
         raise ConfigError(
-            f"kdist.fit starts tasks of its own, on this machine. Received: {VARIABLE} is set, which "
-            "makes this process one task of a cluster. Unset it, or train with python -m kdist on "
-            "every machine of the cluster."
+            f"kdist.fit starts tasks of its own, on this machine. Received: {VARIABLE} is set, "
+            "which makes this process one task of a cluster. Unset it, or train with "
+            "python -m kdist on every machine of the cluster."
         )
     objects = _objects(
         build_model=build_model,
