@@ -22,3 +22,17 @@ def test_killed_workers_change_nothing(tmp_path):
         "seen": 960.0,
         "seen_once": True,
     }
+
+
+@pytest.mark.cluster
+@pytest.mark.slow
+@pytest.mark.timeout(150)
+def test_killed_workers_of_synchronous_updates(tmp_path):
+    """With N = M a step waits for the worker that was started again; a backup is not waited for."""
+    spec = free_spec(num_workers=2, num_ps=2)
+    outcome = ClusterProcesses(spec, tmp_path).run("lose_sync_workers.py", timeout_s=120)
+    common = {"is_exact": True, "num_updates": [60, 60], "seen": 480.0, "seen_once": True}
+    assert outcome == {
+        "needed": {**common, "shares": 120, "workers": [0, 1]},
+        "backup": {**common, "shares": 60, "workers": [0, 1]},
+    }
