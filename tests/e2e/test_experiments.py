@@ -142,3 +142,24 @@ def test_programs_have_one_client(bench):
     command = bench.run(*argv)
     assert command.code == 2
     assert "command=program has one client, the chief" in command.stderr
+
+
+@pytest.mark.parametrize(
+    ("body", "code", "error"),
+    [
+        ("return {'answer': 42}", 0, None),
+        ("return 42", 2, "must return a mapping of names to numbers, or None. Received: int"),
+        ("raise RuntimeError('no luck')", 1, "RuntimeError: no luck"),
+    ],
+)
+def test_what_a_program_comes_to_is_in_result_json(kdist, tmp_path, body, code, error):
+    name = f"program_{code}"  # The fork server's tasks import each by its own name.
+    (tmp_path / f"{name}.py").write_text(f"def main(cluster, seed):\n    {body}\n")
+    argv = ("command=program", "strategy=single", f"program._target_={name}.main")
+    ended, _, stderr = kdist(*argv, "hydra.run.dir=run")
+    result = Run(tmp_path / "run").result
+    assert ended == code, stderr
+    assert result["status"] == ("failed" if error else "completed")
+    assert result["metrics"] == ({} if error else {"answer": 42})
+    assert (error or "") in stderr
+    assert (error is None) == (result["error"] is None)
