@@ -29,7 +29,7 @@ class FaultyRun:
         self.folder = bench.folder
         self.run = Run(bench.folder / "run")
         self._temporary = bench.folder / "tmp"
-        self._temporary.mkdir(exist_ok=True)
+        self._temporary.mkdir(parents=True, exist_ok=True)
         self.command = bench.start(
             *(*mode.argv, *WORK, f"epochs={epochs}"),
             *(f"cluster.heartbeat_timeout_s={HEARTBEAT_S:g}", *argv),
