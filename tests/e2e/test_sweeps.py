@@ -134,7 +134,7 @@ def test_jobs_side_by_side(kdist, tmp_path):
 @pytest.mark.slow
 def test_the_whole_table_of_strategies_and_rates(bench):
     command = bench.run(
-        *("-m", *SMALL, "+strategy=single,mirrored,multiworker,ps"),
+        *("-m", *SMALL, "model.dropout=0", "+strategy=single,mirrored,multiworker,ps"),
         *("optimizer.learning_rate=1e-2,1e-3", "hydra.sweep.dir=swept"),
         deadline_s=160,
     )
