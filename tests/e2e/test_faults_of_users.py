@@ -153,8 +153,8 @@ def test_a_callback_that_fails_in_the_middle(kdist, how, tmp_path):
     assert result["error"]["type"] == "RuntimeError"
     assert "the callback broke" in result["error"]["message"]
     assert result["error"]["task"] == chief
-    assert result["batches_seen"] == result["global_step"] == 2
-    assert result["examples_seen"] == 32
+    assert result["batches_seen"] == result["global_step"] == 3
+    assert result["examples_seen"] == 48
     assert "Traceback" in Run(tmp_path / "run").log(chief)
 
 
