@@ -34,6 +34,8 @@ KEYS = [
     *("examples_seen", "metrics", "best", "seconds", "steps_per_second", "examples_per_second"),
     *("resumed_from_step", "restarts", "workers_lost", "warnings", "run_dir", "versions"),
 ]
+# What parameter servers add.
+PS_KEYS = ["stale_gradients_dropped", "staleness", "contributions"]
 PLAIN_KERAS = """
 import json, sys
 sys.modules["kdist"] = None
@@ -89,7 +91,7 @@ def test_the_strategy_is_named_with_its_reason(done):
 
 
 def test_the_result_holds_exactly_the_keys_of_the_contract(done):
-    assert list(done.run.result) == KEYS
+    assert list(done.run.result) == KEYS + (PS_KEYS if done.name == "ps" else [])
     assert list(done.run.result["seconds"]) == ["total", "startup", "train"]
     assert sorted(done.run.result["best"]) == ["checkpoint", "epoch", "monitor", "value"]
     assert sorted(done.run.result["versions"]) == ["kdist", "keras", "tensorflow"]
@@ -140,9 +142,11 @@ def test_every_task_has_a_log_and_its_events(done):
 def test_the_folder_is_complete_and_holds_nothing_half_made(done):
     names = {path.name for path in done.run.path.iterdir()}
     assert names - {".lock"} == {
-        *("config.yaml", "curves.png", "events.jsonl", "logs", "metrics.csv", "model.keras"),
-        *("result.json", "tensorboard"),
+        *("checkpoints", "config.yaml", "curves.png", "events.jsonl", "logs", "metrics.csv"),
+        *("model.keras", "result.json", "tensorboard"),
+        *(["placement.png"] if done.name == "ps" else []),
     }
+    assert len(list((done.run.path / "checkpoints").iterdir())) == 3
     assert yaml.safe_load((done.run.path / "config.yaml").read_text())["epochs"] == 20
     assert list((done.run.path / "tensorboard").rglob("events.out.tfevents.*"))
     assert (done.run.path / "curves.png").read_bytes().startswith(b"\x89PNG")
