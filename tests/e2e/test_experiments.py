@@ -37,6 +37,7 @@ def read_parameters(run, worker):
     return [(float(at_s), float(w), float(b)) for at_s, w, b in found]
 
 
+@pytest.mark.slow
 def test_linear_sync(experiment):
     run, _ = experiment("linear_sync", "epochs=2")
     first, second = ([step[1:] for step in read_parameters(run, f"worker-{i}")] for i in (0, 1))

@@ -40,6 +40,7 @@ def comparable(run):
     return found
 
 
+@pytest.mark.slow
 def test_every_job_equals_a_run_of_its_own(kdist, tmp_path):
     argv = (*SMALL, "cluster.workers=2")
     code, stdout, stderr = kdist(

@@ -65,7 +65,13 @@ def train_on_workers(num_workers, names, folder):
             process.communicate(timeout=10)
 
 
-@pytest.mark.parametrize(("num_workers", "names"), [(2, OF_TWO), (3, OF_THREE)], ids=["2", "3"])
+@pytest.mark.parametrize(
+    ("num_workers", "names"),
+    [
+        pytest.param(2, OF_TWO, id="2"),
+        pytest.param(3, OF_THREE, id="3", marks=pytest.mark.slow),
+    ],
+)
 def test_workers_equal_plain_keras(num_workers, names, tmp_path):
     found = train_on_workers(num_workers, names, tmp_path)
     for name in names:
