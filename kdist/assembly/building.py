@@ -86,14 +86,17 @@ class Builder:
         notes = [*train.warnings, *(validation.warnings if validation else ())]
         return Sources(train=train, validation=validation, notes=tuple(notes))
 
-    def model(self) -> keras.Model:
+    def model(self, *, has_values_from_chief: bool = False) -> keras.Model:
         """Call the model function; compile what comes uncompiled.
+
+        Args:
+            has_values_from_chief: Whether first weights (`init_from`) are not for this task.
 
         Raises:
             ConfigError: If it returns no model, or a compiled model meets typed overrides.
         """
         config = self._config
-        with building_tables(config):
+        with building_tables(config, has_values_from_chief=has_values_from_chief):
             model = self._call("build_model", "model", config.model, extra={"seed": config.seed})
         if not isinstance(model, keras.Model):
             raise ConfigError(

@@ -19,9 +19,17 @@ from kdist.errors import ConfigError
 ROWS = "rows"
 
 
-def building_tables(config: Config) -> contextlib.AbstractContextManager[None]:
-    """Return the block in which a model function runs; its tables may get their values later."""
-    if config.strategy.sparse != ROWS or config.init_from is not None:
+def building_tables(
+    config: Config, *, has_values_from_chief: bool = False
+) -> contextlib.AbstractContextManager[None]:
+    """Return the block in which a model function runs; its tables may get their values later.
+
+    Args:
+        config: The checked configuration.
+        has_values_from_chief: Whether first weights (`init_from`) are not for this task.
+    """
+    reads_weights = config.init_from is not None and not has_values_from_chief
+    if config.strategy.sparse != ROWS or reads_weights:
         return contextlib.nullcontext()
     return building_without_values()
 

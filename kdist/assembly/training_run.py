@@ -69,7 +69,7 @@ class TrainingRun:
         if self._traits.has_followers:
             client = Client(self._request, self._config, self._traits)
         parts = self._build(client)
-        if client is not None and not self._cluster.is_chief:
+        if client is not None and self._is_follower:
             return client.follow(
                 self._cluster, self._signals, on_ready=lambda: self._link.send("task_ready")
             )
@@ -120,7 +120,7 @@ class TrainingRun:
         if share.num_workers > 1:
             task, chief = request.task, request.spec.chief
             refuse_other_data(sources, plan, self._cluster, task=task, chief=chief)
-        model = self._builder.model()
+        model = self._builder.model(has_values_from_chief=self._is_follower)
         callbacks = self._builder.callbacks() if self._cluster.is_chief else []
         engine = make_engine(
             config,
@@ -152,6 +152,10 @@ class TrainingRun:
             num_replicas=count.num_replicas,
             notes=tuple(self._builder.notes),
         )
+
+    @property
+    def _is_follower(self) -> bool:
+        return self._traits.has_followers and not self._cluster.is_chief
 
     def _train_as_peer(self, parts: Parts) -> int:
         self._link.send("task_ready")

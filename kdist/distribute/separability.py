@@ -13,6 +13,7 @@ import tensorflow as tf
 
 from kdist.distribute import keras_adapter
 from kdist.distribute.structure import MetricSlots, ModelStructure, call_model
+from kdist.distribute.valueless_tables import answering_for_tables
 from kdist.errors import ConfigError
 
 TOLERANCE = 1e-4
@@ -85,8 +86,9 @@ def _check_additional_losses(
 
 
 def _additional_losses(model: keras.Model, x: Any) -> float:
-    mapping = [(v, tf.convert_to_tensor(v.value)) for v in model.variables]
-    with keras.StatelessScope(mapping, collect_losses=True):
+    held = [v for v in model.variables if keras_adapter.has_value(v)]
+    mapping = [(v, tf.convert_to_tensor(v.value)) for v in held]
+    with answering_for_tables(model), keras.StatelessScope(mapping, collect_losses=True):
         call_model(model, x, training=False)
         losses = [np.asarray(keras.ops.convert_to_numpy(loss)) for loss in model.losses]
         return float(sum(loss.sum() for loss in losses))

@@ -38,28 +38,44 @@ def can_draw_blocks(initializer: Any) -> bool:
 
 
 def fill_rows(variable: tf.Variable, layer: keras.layers.Embedding, rows: Rows) -> None:
-    """Give `variable`, which holds some rows of a layer's table, their first values, in place."""
+    """Give `variable`, which holds some rows of a layer's table, their first values, in place.
+
+    Blocks are drawn where the variable lives, one after the other, in a graph as well.
+    """
+    done: list[Any] = []
     for first in range(0, layer.input_dim, BLOCK_ROWS):
         num = min(BLOCK_ROWS, layer.input_dim - first)
         skipped = (rows.first - first) % rows.step if first > rows.first else rows.first - first
         mine = range(max(0, skipped), min(num, rows.stop - first), rows.step)
         if not mine:
             continue
-        block = draw_block(layer, first)[mine.start : mine.stop : mine.step]
         target = (first + mine.start - rows.first) // rows.step
-        variable[target : target + len(mine)].assign(tf.cast(block, variable.dtype))
+        with tf.device(variable.device), tf.control_dependencies(done):
+            block = draw_block(layer, first)[mine.start : mine.stop : mine.step]
+            done = [
+                tf.raw_ops.ResourceStridedSliceAssign(
+                    ref=variable.handle,
+                    begin=[target],
+                    end=[target + len(mine)],
+                    strides=[1],
+                    value=tf.cast(block, variable.dtype),
+                )
+            ]
 
 
-def draw_block(layer: keras.layers.Embedding, first_row: int) -> tf.Tensor:
+def draw_block(
+    layer: keras.layers.Embedding, first_row: int, most_rows: int | None = None
+) -> tf.Tensor:
     """Return the first values of up to `BLOCK_ROWS` rows of a layer's table, from `first_row` on.
 
     Args:
         layer: An embedding whose initializer `can_draw_blocks`.
         first_row: A multiple of `BLOCK_ROWS`.
+        most_rows: How many rows at most; values depend on it.
     """
     initializer: Any = layer.embeddings_initializer
     whole = (layer.input_dim, layer.output_dim)
-    shape = (min(BLOCK_ROWS, whole[0] - first_row), whole[1])
+    shape = (min(most_rows or BLOCK_ROWS, BLOCK_ROWS, whole[0] - first_row), whole[1])
     config = initializer.get_config()
     if "seed" in config:
         config["seed"] = (int(initializer.seed) + 7919 * (first_row // BLOCK_ROWS)) % (2**31 - 1)

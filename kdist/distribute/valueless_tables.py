@@ -43,6 +43,23 @@ def building_without_values() -> Iterator[None]:
         layer_class.build = original
 
 
+@contextlib.contextmanager
+def answering_for_tables(model: keras.Model) -> Iterator[None]:
+    """Let layers whose table has no value answer as they do before `release`, inside the block."""
+    waiting: list[Any] = [
+        layer
+        for layer in keras_adapter.all_layers(model)
+        if type(layer) is keras.layers.Embedding
+        and any(not keras_adapter.has_value(variable) for variable in layer.weights)
+    ]
+    for layer in waiting:
+        layer.call = _StandIn(layer)
+    try:
+        yield
+    finally:
+        release(model)
+
+
 def release(model: keras.Model) -> None:
     """Let the layers of a model look up their own tables again."""
     for layer in keras_adapter.all_layers(model):
@@ -78,7 +95,7 @@ class _StandIn:
 
     def __call__(self, inputs: Any) -> Any:
         layer = self._layer
-        rows = draw_block(layer, 0)[:STAND_IN_ROWS]
+        rows = draw_block(layer, 0, STAND_IN_ROWS)
         num_rows = tf.shape(rows, out_type=tf.int64)[0]
         ids = tf.math.floormod(tf.cast(inputs, tf.int64), num_rows)
         return tf.cast(tf.gather(rows, ids), layer.compute_dtype)

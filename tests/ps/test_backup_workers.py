@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from kdist.cluster.batch_share import share_bounds
 from kdist.distribute.inner_loop import never_stop
 from tests.engine.harness import labelled_rows, numpy_weights
 from tests.ps.gates import Held
 from tests.ps.models import BATCH_SIZE, constant_gradient, numbered_rows, seen_counts
+from tests.ps.recorded import rows_by_step, units_by_step
 from tests.ps.test_equals_keras import dense
 
 DEADLINE_S = 60
@@ -49,22 +49,9 @@ def replayed(build, x, y, contributions, num_shares):
     """Return the weights that plain Keras has after the same rows, step by step."""
     keras.utils.set_random_seed(0)
     model = build()
-    by_step = {}
-    for one in contributions:
-        by_step.setdefault(one.update, []).append(one.unit)
-    batches_per_pass = -(-len(x) // BATCH_SIZE)
-    assert sorted(by_step) == list(range(len(by_step)))
-    for step in sorted(by_step):
-        units = by_step[step]
-        assert len(units) == len(set(units)) == num_shares
-        rows = []
-        for unit in units:
-            first = unit // num_shares % batches_per_pass * BATCH_SIZE
-            num_rows = min(BATCH_SIZE, len(x) - first)
-            lo, hi, has_vote = share_bounds(num_rows, unit % num_shares, num_shares)
-            rows += range(first + lo, first + hi) if has_vote else ()
+    for rows in rows_by_step(contributions, len(x), num_shares):
         model.train_on_batch(x[rows], y[rows])
-    return numpy_weights(model), by_step
+    return numpy_weights(model)
 
 
 @pytest.mark.parametrize(("num_shares", "ps"), [(2, 2), (1, 1)])
@@ -80,9 +67,10 @@ def test_each_update_is_the_mean_of_n_shares(cluster, num_shares, ps):
     run.run()
     wait_for(lambda: have_ended(run), "shares that come too late")
     facts = run.loop.store.tallies.contributions.read()
-    weights, by_step = replayed(build, x, y, facts.recent, num_shares)
+    weights = replayed(build, x, y, facts.recent, num_shares)
     for mine, theirs in zip(run.weights, weights, strict=True):
         np.testing.assert_allclose(mine, theirs, atol=1e-5)
+    by_step = units_by_step(facts.recent)
     for epoch in range(3):
         units = sorted(unit for step in range(epoch * 6, epoch * 6 + 6) for unit in by_step[step])
         assert units == list(range(epoch * 6 * num_shares, (epoch + 1) * 6 * num_shares))

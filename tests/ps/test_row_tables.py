@@ -5,12 +5,13 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from kdist.distribute import keras_adapter, spilled
+from kdist.distribute import keras_adapter, spilled, table_values
 from kdist.errors import ConfigError
 from kdist.training.saving import save_model
 from tests.engine.harness import assert_same
 from tests.engine.harness import train as train_alone
 from tests.engine.test_row_tables import OPTIMIZERS, model_of, rows
+from tests.ps.recorded import rows_by_step
 
 L = keras.layers
 BY_ROWS = {"strategy": {"sparse": "rows"}}
@@ -109,10 +110,12 @@ def test_the_chief_never_holds_a_table_above_the_limit(cluster, tmp_path, monkey
     np.testing.assert_allclose(mine.numpy(), theirs.variable.numpy(), atol=1e-6)
 
 
-def test_an_id_outside_of_its_table_is_named(cluster):
+@pytest.mark.parametrize("update", ["async", "sync"])
+def test_an_id_outside_of_its_table_is_named(cluster, update):
     ids, y = numbered(16)
     ids[11, 0] = NUM_IDS
-    run = cluster.prepare(only_a_table(), {"train": (ids, y)}, **BY_ROWS)
+    settings = {"sparse": "rows", "update": update}
+    run = cluster.prepare(only_a_table(), {"train": (ids, y)}, workers=2, strategy=settings)
     expected = rf"The embedding table has ids from 0 to {NUM_IDS - 1}\. Received: \[{NUM_IDS}\]"
     with pytest.raises(tf.errors.InvalidArgumentError, match=expected):
         run.trainer.run()
@@ -148,3 +151,32 @@ def test_synchronous_workers_equal_one_process(cluster, name):
     settings = {"sparse": "rows", "update": "sync"}
     run = cluster.train(build, data, workers=2, strategy=settings)
     assert_same(run, train_alone(build, data, **BY_ROWS))
+
+
+def test_each_update_is_the_mean_of_two_shares_of_three_workers(cluster):
+    """What workers contributed, trained again by one process, gives these tables."""
+    build = model_of(OPTIMIZERS["adam"])
+    x, y = rows(32)
+    settings = {"sparse": "rows", "update": "sync", "replicas_to_aggregate": 2}
+    run = cluster.train(build, {"train": (x, y)}, workers=3, strategy=settings)
+    order = np.concatenate(rows_by_step(run.loop.store.tallies.contributions.read().recent, 32, 2))
+    assert len(order) == 2 * 32
+    data = {"train": ({key: ids[order] for key, ids in x.items()}, y[order])}
+    assert_same(run, train_alone(build, data, epochs=1, **BY_ROWS), history=False)
+
+
+@pytest.mark.parametrize("update", ["async", "sync"])
+def test_nobody_draws_a_whole_table(cluster, monkeypatch, update):
+    """Servers draw blocks of 7 rows, and the chief builds and checks the model without values."""
+    shapes = []
+    monkeypatch.setattr(table_values, "BLOCK_ROWS", 7)
+    draw = keras.initializers.RandomUniform.__call__
+
+    def recorded(self, shape, *args, **options):
+        shapes.append(tuple(shape))
+        return draw(self, shape, *args, **options)
+
+    monkeypatch.setattr(keras.initializers.RandomUniform, "__call__", recorded)
+    settings = {"sparse": "rows", "update": update}
+    cluster.prepare(model_of(OPTIMIZERS["adam"]), {"train": rows()}, workers=2, strategy=settings)
+    assert max(num_rows for num_rows, _ in shapes) == 7
