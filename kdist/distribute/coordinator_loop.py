@@ -20,7 +20,7 @@ from kdist.distribute.dispatched_evaluation import (
     gathered,
 )
 from kdist.distribute.evaluation import SUMS, EpochLogs, restored
-from kdist.distribute.inner_loop import OnProgress
+from kdist.distribute.inner_loop import NextBatches, OnProgress, all_at_once
 from kdist.distribute.layout import BucketLayout
 from kdist.distribute.resident_data import ResidentData
 from kdist.distribute.server_step import ServerStep
@@ -219,9 +219,16 @@ class CoordinatorLoop:
         """Go on from captured sums; see `InnerLoop.restore_sums`."""
         return restored(self.store.sums, sums)
 
-    def evaluate(self, source: BatchSource, num_batches: int | None) -> np.ndarray:
+    def evaluate(
+        self,
+        source: BatchSource,
+        num_batches: int | None,
+        next_batches: NextBatches = all_at_once,
+    ) -> np.ndarray:
         """Let the workers evaluate whole batches, each counted once; see `InnerLoop.evaluate`."""
-        return self._evaluation.run(source, num_batches, lambda: self._wait(lambda: False))
+        return self._evaluation.run(
+            source, num_batches, next_batches, lambda: self._wait(lambda: False)
+        )
 
 
 def worker_index() -> tf.Tensor:

@@ -4,7 +4,9 @@ A dispatch carries the ids of its batches, and the first server adds each id's s
 dispatch that runs again because its worker was lost counts nothing twice.
 """
 
+import sys
 from collections.abc import Callable
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -12,6 +14,7 @@ import tensorflow as tf
 
 from kdist.distribute.data.array_source import ArraySource
 from kdist.distribute.data.source import BatchSource
+from kdist.distribute.inner_loop import NextBatches
 from kdist.distribute.resident_data import ResidentData
 from kdist.distribute.server_step import ServerStep
 from kdist.distribute.shares import WorkerShare
@@ -47,53 +50,70 @@ class DispatchedEvaluation:
         self._num_evaluated = 0
 
     def run(
-        self, source: BatchSource, num_batches: int | None, wait: Callable[[], None]
+        self,
+        source: BatchSource,
+        num_batches: int | None,
+        next_batches: NextBatches,
+        wait: Callable[[], None],
     ) -> np.ndarray:
         """Return the exact sums over the first batches of a pass; see `InnerLoop.evaluate`.
 
         Args:
             source: The data.
             num_batches: Batches to use; `None` for all.
+            next_batches: Asked while batches are left, with nothing under way.
             wait: Waits for everything that has been dispatched.
         """
         store = self._step.store
-        limit = _limit(source, num_batches)
         self._step.trace_evaluation(source.element_spec)
         store.evaluation_sums.assign(tf.zeros_like(store.evaluation_sums))
-        base = self._num_evaluated
-        self._num_evaluated += limit
-        if self._data.holds(source):
-            self._schedule(source, base, limit)
-        else:
-            self._send(source, base, limit, wait)
-        wait()
+        deal = self._schedule if self._data.holds(source) else self._sender(source, wait)
+        limit = sys.maxsize if num_batches is None else num_batches
+        if source.batches_per_pass is not None:
+            limit = min(limit, source.batches_per_pass)
+        done, is_left = 0, True
+        while is_left and done < limit and (wanted := next_batches(done)):
+            size = min(limit - done, -(-wanted // self._num_workers) * self._num_workers)
+            dealt = deal(source, done, size)
+            wait()
+            done, is_left = done + dealt, dealt == size
+        self._num_evaluated += done
         return store.evaluation_sums.numpy()
 
-    def _schedule(self, source: BatchSource, base: int, num_batches: int) -> None:
+    def _schedule(self, source: BatchSource, first: int, num_batches: int) -> int:
+        """Deal batches by their numbers; return how many."""
         if id(source) not in self._functions:
             self._functions[id(source)] = self._traced(source)
         iterator = self._data.iterator(source)
         size = max(1, -(-num_batches // (4 * self._num_workers)))
-        for first in range(0, num_batches, size):
+        end = first + num_batches
+        for start in range(first, end, size):
             self._coordinator.schedule(
                 self._functions[id(source)],
-                args=(iterator, *as_int64(first, min(size, num_batches - first), base)),
+                args=(iterator, *as_int64(start, min(size, end - start), self._num_evaluated)),
             )
+        return num_batches
 
-    def _send(
-        self, source: BatchSource, base: int, num_batches: int, wait: Callable[[], None]
-    ) -> None:
-        """Read on the chief and send each batch along."""
+    def _sender(self, source: BatchSource, wait: Callable[[], None]) -> Callable[..., int]:
+        """Return what reads on the chief, sends each batch along, and returns how many it found."""
         if id(source) not in self._functions:
             self._functions[id(source)] = self._traced_for_sent()
         iterator = self._data.iterator(None)
-        batches = source.dataset(0, WorkerShare(), repeat=False).take(num_batches)
-        for index, batch in enumerate(batches):
-            self._coordinator.schedule(
-                self._functions[id(source)], args=(iterator, *as_int64(base + index), batch)
-            )
-            if index % FED_AHEAD == FED_AHEAD - 1:
-                wait()
+        batches = iter(source.dataset(0, WorkerShare(), repeat=False))
+
+        def send(source: BatchSource, first: int, num_batches: int) -> int:
+            num_sent = 0
+            for batch in islice(batches, num_batches):
+                evaluation_id = as_int64(self._num_evaluated + first + num_sent)
+                self._coordinator.schedule(
+                    self._functions[id(source)], args=(iterator, *evaluation_id, batch)
+                )
+                num_sent += 1
+                if num_sent % FED_AHEAD == 0:
+                    wait()
+            return num_sent
+
+        return send
 
     def _traced(self, source: BatchSource) -> Any:
         @tf.function
@@ -130,13 +150,3 @@ def gathered(source: BatchSource, arrays: Any, batch_index: tf.Tensor) -> Any:
 def as_int64(*values: int) -> tuple[tf.Tensor, ...]:
     """Return scalars, in the form that functions are called with: another number traces nothing."""
     return tuple(tf.constant(value, tf.int64) for value in values)
-
-
-def _limit(source: BatchSource, num_batches: int | None) -> int:
-    """Return how many batches to evaluate; data of unknown size is read through once."""
-    in_pass = source.batches_per_pass
-    if num_batches is not None:
-        return num_batches if in_pass is None else min(num_batches, in_pass)
-    if in_pass is not None:
-        return in_pass
-    return sum(1 for _ in source.dataset(0, WorkerShare(), repeat=False))

@@ -10,12 +10,21 @@ from kdist.distribute.spilled import KeptTable
 
 # Called with the number of steps done since `train` began; returns whether to stop early.
 OnProgress = Callable[[int], bool]
+# Called by all training tasks with the batches that an evaluation has done together, from 0 on;
+# returns about how many to do until the next call, or 0 to end the evaluation there.
+NextBatches = Callable[[int], int]
 
 
 def never_stop(num_done: int) -> bool:
     """Go on to the last step."""
     del num_done
     return False
+
+
+def all_at_once(num_done: int) -> int:
+    """Evaluate whatever there is without looking up."""
+    del num_done
+    return 1 << 60
 
 
 class Store(Protocol):
@@ -129,6 +138,18 @@ class InnerLoop(Protocol):
         """
         ...
 
-    def evaluate(self, source: BatchSource, num_batches: int | None) -> Any:
-        """Return the exact sums over the first `num_batches` batches (all: `None`) of a pass."""
+    def evaluate(
+        self,
+        source: BatchSource,
+        num_batches: int | None,
+        next_batches: NextBatches = all_at_once,
+    ) -> Any:
+        """Return the exact sums over the first batches of a pass.
+
+        Args:
+            source: The data.
+            num_batches: Batches to use; `None` for all.
+            next_batches: Asked while batches are left. If it ends the evaluation, the sums are
+                those of the batches done.
+        """
         ...

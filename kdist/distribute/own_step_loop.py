@@ -5,7 +5,6 @@ replica runs `train_step` on its rows, and what it does with their sums and mean
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import keras
@@ -15,85 +14,16 @@ import tensorflow as tf
 from kdist.distribute import keras_adapter
 from kdist.distribute.data.source import BatchSource
 from kdist.distribute.evaluation import scalars
-from kdist.distribute.inner_loop import OnProgress
+from kdist.distribute.inner_loop import NextBatches, OnProgress, all_at_once
 from kdist.distribute.layout import BucketLayout
-from kdist.distribute.optimizer import StoreOptimizer, adopt_optimizer, clone_optimizer
+from kdist.distribute.optimizer import adopt_optimizer, clone_optimizer
+from kdist.distribute.own_store import OwnLogs, OwnStore, OwnSums
 from kdist.distribute.shares import WorkerShare, replica_in_block_op
-from kdist.distribute.spilled import KeptTable
 from kdist.distribute.store import to_numpy
 from kdist.distribute.structure import unique
 
 _PLAIN = tf.autograph.experimental.do_not_convert
-
-
-@dataclass(frozen=True, kw_only=True)
-class OwnSums:
-    """What the model's own metrics say, and the rows behind them."""
-
-    num_rows: int
-    logs: Mapping[str, Any]
-
-
-class OwnLogs:
-    """Reads results that `train_step` and `test_step` return; see `EpochLogs`."""
-
-    @staticmethod
-    def results(sums: OwnSums) -> dict[str, float]:
-        """Return the logs as floats."""
-        return scalars(sums.logs)
-
-    @staticmethod
-    def num_examples(sums: OwnSums) -> int:
-        """Return the rows trained."""
-        return sums.num_rows
-
-    @staticmethod
-    def is_empty(sums: OwnSums) -> bool:
-        """Return whether no batch was counted yet."""
-        return not sums.num_rows
-
-
-class OwnStore:
-    """The model's own variables and optimizer, in the place of a parameter store."""
-
-    def __init__(self, model: keras.Model, optimizer: StoreOptimizer):
-        """Hold a built model and the wrapping of its optimizer."""
-        self._model = model
-        self._optimizer = optimizer
-        self._seen: list[np.ndarray] = []
-
-    @property
-    def kept_tables(self) -> list[KeptTable]:
-        """Return nothing: the model holds all of its values."""
-        return []
-
-    def write_to_model(self) -> None:
-        """Remember the weights; the model holds them already."""
-        self._seen = [to_numpy(v) for v in self._model.variables]
-
-    def write_states_to_model(self) -> None:
-        """The model holds them already."""
-
-    def read_from_model(self) -> bool:
-        """Return whether somebody wrote into the model since `write_to_model`."""
-        now = [to_numpy(v) for v in self._model.variables]
-        return any(
-            not np.array_equal(a, b, equal_nan=a.dtype.kind == "f")
-            for a, b in zip(self._seen, now, strict=True)
-        )
-
-    def take_from_chief(self, *, with_optimizer: bool = False) -> None:
-        """One process trains; there is nobody to follow."""
-
-    @property
-    def num_updates(self) -> int:
-        """Return the updates that the model's optimizer counts."""
-        return self._optimizer.num_updates
-
-    @property
-    def optimizers(self) -> list[StoreOptimizer]:
-        """Return the model's own optimizer."""
-        return [self._optimizer]
+_SAID = "returned/"
 
 
 class OwnStepLoop:
@@ -166,35 +96,60 @@ class OwnStepLoop:
         self._rows = 0
 
     def capture_sums(self) -> dict[str, np.ndarray]:
-        """Return the rows trained and the state of the model's metrics."""
+        """Return the rows trained, the state of the model's metrics, and what the last step said.
+
+        A step need not return what the metrics hold.
+        """
         metrics = {f"metric/{i}": to_numpy(v) for i, v in enumerate(self._metric_variables())}
-        return {"rows": np.asarray(self._rows, np.int64), **metrics}
+        said = {f"{_SAID}{k}": np.asarray(v) for k, v in scalars(self._returned).items()}
+        return {"rows": np.asarray(self._rows, np.int64), **metrics, **said}
 
     def restore_sums(self, sums: Mapping[str, np.ndarray]) -> bool:
         """Go on from captured metrics, if the model has made all of them already."""
         variables = self._metric_variables()
+        said = {k.removeprefix(_SAID): v for k, v in sums.items() if k.startswith(_SAID)}
         values = [sums.get(f"metric/{index}") for index in range(len(variables))]
-        if len(sums) != len(values) + 1 or "rows" not in sums:
+        if len(sums) != len(values) + len(said) + 1 or "rows" not in sums:
             return False
         for variable, value in zip(variables, values, strict=True):
             variable.assign(value)
         self._rows = int(sums["rows"])
-        self._returned = self.model.get_metrics_result()
+        self._returned = said
         return True
 
     def _metric_variables(self) -> list[keras.Variable]:
         return unique([v for metric in self.model.metrics for v in metric.variables])
 
-    def evaluate(self, source: BatchSource, num_batches: int | None) -> OwnSums:
-        """Return the model's metrics over the first `num_batches` batches of a pass."""
+    def evaluate(
+        self,
+        source: BatchSource,
+        num_batches: int | None,
+        next_batches: NextBatches = all_at_once,
+    ) -> OwnSums:
+        """Return the model's metrics over the first batches of a pass; see `InnerLoop.evaluate`.
+
+        What they held of the epoch is lost, except where the evaluation is not finished.
+        """
+        trained = self.capture_sums()
         self.model.reset_metrics()
-        returned, rows = {}, 0
+        returned, rows, is_whole = {}, 0, False
         limit = source.batches_per_pass if num_batches is None else num_batches
         batches = source.dataset(0, WorkerShare(), repeat=False)
-        for batch in batches if limit is None else batches.take(limit):
-            returned, count = self._test_one(batch)
-            rows += int(count)
-        return OwnSums(num_rows=rows, logs=self._current(returned))
+        try:
+            end = next_batches(0)
+            for index, batch in enumerate(batches if limit is None else batches.take(limit)):
+                if index == end:
+                    if (more := next_batches(index)) == 0:
+                        break
+                    end += more
+                returned, count = self._test_one(batch)
+                rows += int(count)
+            else:
+                is_whole = True
+            return OwnSums(num_rows=rows, logs=dict(self._current(returned)))
+        finally:
+            if not is_whole:
+                self.restore_sums(trained)
 
     def _current(self, returned: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return the metrics' results if they are what a step returns, else the last return."""

@@ -16,7 +16,7 @@ from kdist.distribute.compute import StepCompute
 from kdist.distribute.data.source import BatchSource
 from kdist.distribute.evaluation import SUMS, EpochLogs, restored
 from kdist.distribute.feeds import feed_of
-from kdist.distribute.inner_loop import OnProgress
+from kdist.distribute.inner_loop import NextBatches, OnProgress, all_at_once
 from kdist.distribute.layout import BucketLayout
 from kdist.distribute.loss_terms import VALID, WEIGHTS
 from kdist.distribute.row_exchange import FetchedRows, RowExchange
@@ -280,7 +280,12 @@ class SyncLoop:
 
     # evaluation
 
-    def evaluate(self, source: BatchSource, num_batches: int | None) -> np.ndarray:
+    def evaluate(
+        self,
+        source: BatchSource,
+        num_batches: int | None,
+        next_batches: NextBatches = all_at_once,
+    ) -> np.ndarray:
         """Return exact sums; see `InnerLoop.evaluate`.
 
         Each replica evaluates whole batches, so that any loss and metric is exact.
@@ -291,22 +296,40 @@ class SyncLoop:
             self._evaluate_fn = evaluate.get_concrete_function(
                 values, share_specs(self.structure, source.element_spec)
             )
-        workers, first = self.share.num_workers, self.share.worker_index
         limit = source.batches_per_pass if num_batches is None else num_batches
-        if limit is not None and source.batches_per_pass is not None:
-            limit = min(limit, source.batches_per_pass)
         if limit is None:
-            whole = source.dataset(0, WorkerShare(), repeat=False)
-            total = np.zeros([self.compute.aux.num_logged])
-            for batch in islice(iter(whole), first, None, workers):
-                total += self._evaluate_one(batch).numpy()
-            return self._add_over_workers(total)
-        own = len(range(first, limit, workers))
-        total = np.zeros([self.compute.aux.num_logged])
-        if own:
-            mine = source.dataset(first, WorkerShare(), repeat=False, stride=workers)
-            total = self._sum_evaluation(iter(mine), tf.constant(own, tf.int64)).numpy()
+            return self._evaluate_to_the_end(source, next_batches)
+        if source.batches_per_pass is not None:
+            limit = min(limit, source.batches_per_pass)
+        workers, first = self.share.num_workers, self.share.worker_index
+        total, done, mine = np.zeros([self.compute.aux.num_logged]), 0, None
+        while done < limit and (wanted := next_batches(done)):
+            end = min(limit, done + self._all_busy(wanted))
+            if own := len(range(done + first, end, workers)):
+                mine = mine or iter(
+                    source.dataset(first, WorkerShare(), repeat=False, stride=workers)
+                )
+                total += self._sum_evaluation(mine, tf.constant(own, tf.int64)).numpy()
+            done = end
         return self._add_over_workers(total)
+
+    def _evaluate_to_the_end(self, source: BatchSource, next_batches: NextBatches) -> np.ndarray:
+        """Evaluate data of unknown size; workers go on together, though one may see its end."""
+        whole = iter(source.dataset(0, WorkerShare(), repeat=False))
+        total, done, is_left = np.zeros([self.compute.aux.num_logged]), 0, True
+        while is_left and (wanted := next_batches(done)):
+            end = done + self._all_busy(wanted)
+            for batch in islice(whole, end - done):
+                if done % self.share.num_workers == self.share.worker_index:
+                    total += self._evaluate_one(batch).numpy()
+                done += 1
+            is_left = self._add_over_workers(np.array([done == end], np.float64))[0] > 0
+            done = end
+        return self._add_over_workers(total)
+
+    def _all_busy(self, num_batches: int) -> int:
+        """Return a number of batches, rounded up, that gives every replica as many."""
+        return -(-num_batches // self.num_replicas) * self.num_replicas
 
     def _evaluate_batches(self, batches: Any, num_batches: tf.Tensor) -> tf.Tensor:
         total = tf.zeros([self.compute.aux.num_logged], tf.float64)

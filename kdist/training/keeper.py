@@ -32,7 +32,10 @@ class Keeper(Protocol):
         ...
 
     def cut(self) -> None:
-        """Training ends inside an epoch, which a run that goes on takes up again."""
+        """Training ends inside an epoch, which a run that goes on takes up again.
+
+        After `before_epoch_end`: where training was then, since a validation was abandoned.
+        """
         ...
 
     def at_end(self) -> None:

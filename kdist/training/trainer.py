@@ -14,6 +14,7 @@ from kdist.training.plan import TrainingPlan, TrainingState
 from kdist.training.report.facts import EpochFacts
 from kdist.training.reporter import Reporter, Silent, epoch_facts, progress_facts
 from kdist.training.stretches import Pace
+from kdist.training.validation import Validation
 
 __all__ = ["Reporter", "Silent", "Trainer", "TrainingPlan", "TrainingState"]
 
@@ -35,7 +36,7 @@ class Trainer:
         on_stretch: Callable[[], None] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
     ):
-        """Hold the parts; `run` does the work.
+        """Hold the parts.
 
         Args:
             loop: The inner loop of the mode.
@@ -52,7 +53,17 @@ class Trainer:
         self._loop = loop
         self._bridge = bridge
         self._plan = plan
-        self._validation = validation
+        self._validation = None
+        if validation is not None:
+            self._validation = Validation(
+                loop,
+                bridge,
+                validation,
+                plan.validation_batches,
+                agree_to_stop=self._agree_to_stop,
+                on_begin=lambda: self._reporter.status("validating"),
+                clock=clock,
+            )
         self._peers = peers
         self._reporter = reporter
         self._stop_requested = stop_requested
@@ -89,8 +100,8 @@ class Trainer:
         self.keeper.at_end()
         averaged = [optimizer.finalize() for optimizer in self._loop.store.optimizers]
         self._bridge.train_end(state.metrics)
-        if any(averaged) or self._bridge.weights_changed:
-            state.final_metrics = self._evaluate() if self._validation is not None else {}
+        if (any(averaged) or self._bridge.weights_changed) and state.stop_reason is None:
+            state.final_metrics = self._validation.evaluate() if self._validation else {}
         return state
 
     def _train(self) -> None:
@@ -104,7 +115,7 @@ class Trainer:
         has_hooks = self._bridge.has_batch_hooks
         self._pace = Pace(plan.steps_per_call, plan.replicas_in_flight, has_hooks)
         while state.batches_seen < plan.total_steps or state.step_in_epoch:
-            if self._bridge.stop_training:
+            if self._bridge.stop_training and not state.step_in_epoch:
                 break
             self._run_epoch()
             if state.stop_reason is not None:
@@ -117,21 +128,23 @@ class Trainer:
             self._bridge.epoch_begin(state.epochs_done)
         left = plan.total_steps - state.batches_seen + state.step_in_epoch
         self._train_epoch(min(plan.steps_per_epoch, left))
-        ends_early = state.stop_reason is not None or left < plan.steps_per_epoch
-        is_cut = ends_early and not self._bridge.stop_training
+        is_short = left < plan.steps_per_epoch and not self._bridge.stop_training
+        is_cut = is_short or state.stop_reason is not None
         if is_cut:
             self.keeper.cut()
         else:
             self.keeper.before_epoch_end()
         sums = self._loop.read_logs()
         logs = self._loop.logs.results(sums)
-        seconds = state.epoch_s
         if state.stop_reason is None and self._validation is not None:
-            logs |= self._validate(self._validation)
-        epoch = state.epochs_done
-        learning_rate = self._bridge.view.learning_rate
+            logs |= self._validation.run()
+            if state.stop_reason is not None and not is_cut:
+                is_cut = True
+                self.keeper.cut()
+        epoch, learning_rate = state.epochs_done, self._bridge.view.learning_rate
         state.metrics = logs
         self._bridge.epoch_end(epoch, logs)
+        seconds = state.epoch_s
         state.train_s += seconds
         state.epochs_done, state.step_in_epoch, state.epoch_s = epoch + 1, 0, 0.0
         facts = epoch_facts(state, seconds, self._loop.logs.num_examples(sums), learning_rate)
@@ -139,17 +152,6 @@ class Trainer:
         self._on_epoch(facts)
         if not is_cut:
             self.keeper.after_epoch(facts)
-
-    def _validate(self, validation: BatchSource) -> dict[str, float]:
-        self._bridge.weights_changed = False
-        self._bridge.test_begin()
-        validated = self._evaluate()
-        num_batches = self._plan.validation_batches or validation.batches_per_pass or 1
-        self._bridge.test_end(
-            num_batches - 1, {k.removeprefix("val_"): v for k, v in validated.items()}
-        )
-        self._bridge.weights_changed = False
-        return validated
 
     def _has_counted_rest(self) -> bool:
         """Count the steps of a stretch that an error ended; return whether they can be counted."""
@@ -173,7 +175,7 @@ class Trainer:
         begun_s = self._clock() - state.epoch_s
         before = self._loop.logs.num_examples(self._loop.read_logs()) if state.step_in_epoch else 0
         self._examples_before = state.examples_seen - before
-        while state.step_in_epoch < num_steps and state.stop_reason is None:
+        while not self._is_epoch_over(num_steps):
             wanted = min(self._pace.next_steps, num_steps - state.step_in_epoch)
             size = self._plan.stretch(state.batches_seen, wanted)
             started_s = self._clock()
@@ -187,13 +189,16 @@ class Trainer:
             self._pace.observe(size, elapsed_s)
             self._report(num_steps, sums)
             self._on_stretch()
-            self._agree_to_stop()
-            if self._bridge.stop_training and self._bridge.has_batch_hooks:
-                break
-            if state.step_in_epoch < num_steps and state.stop_reason is None:
+            self._agree_to_stop(self._pace)
+            if not self._is_epoch_over(num_steps):
                 state.epoch_s = self._clock() - begun_s
                 self.keeper.after_stretch()
         state.epoch_s = self._clock() - begun_s
+
+    def _is_epoch_over(self, num_steps: int) -> bool:
+        state, bridge = self.state, self._bridge
+        is_stopped = bridge.stop_training and bridge.has_batch_hooks and state.step_in_epoch > 0
+        return is_stopped or state.step_in_epoch >= num_steps or state.stop_reason is not None
 
     def _run_stretch(self, size: int) -> Any:
         """Run steps and return the epoch's sums so far: reading them waits for the last step."""
@@ -220,31 +225,26 @@ class Trainer:
                 bridge.batch_end(min(step + plan.steps_per_call, done + size) - 1, logs)
         return sums
 
-    def _agree_to_stop(self) -> None:
-        """Let all tasks stop at one step; the chief's clock sets the length of stretches."""
+    def _agree_to_stop(self, pace: Pace) -> bool:
+        """Let all tasks stop at one place; the chief's clock sets the length of stretches."""
         self._peers.check()
         decision = self._peers.agree(
             {
                 "stop": self._stop_requested(),
-                "steps": self._pace.next_steps,
+                "steps": pace.next_steps,
                 "stop_training": self._bridge.stop_training,
             }
         )
-        self._pace.next_steps = decision["steps"]
+        pace.next_steps = decision["steps"]
         self.state.stop_reason = decision["stop"]
         self._bridge.agree_on_stop(decision["stop_training"])
+        return self.state.stop_reason is not None
 
     def _report(self, num_steps: int, sums: Any) -> None:
-        if self._reporter.is_progress_due:
-            logs = self._loop.logs
-            metrics = {} if logs.is_empty(sums) else logs.results(sums)
-            examples = logs.num_examples(sums)
-            self._reporter.progress(
-                progress_facts(self.state, self._plan, num_steps, metrics, examples)
-            )
-
-    def _evaluate(self) -> dict[str, float]:
-        assert self._validation is not None
-        self._reporter.status("validating")
-        sums = self._loop.evaluate(self._validation, self._plan.validation_batches)
-        return {f"val_{name}": value for name, value in self._loop.logs.results(sums).items()}
+        if not self._reporter.is_progress_due:
+            return
+        logs = self._loop.logs
+        metrics = {} if logs.is_empty(sums) else logs.results(sums)
+        examples = logs.num_examples(sums)
+        facts = progress_facts(self.state, self._plan, num_steps, metrics, examples)
+        self._reporter.progress(facts)

@@ -17,7 +17,7 @@ from kdist.distribute.between_graph.following import follow
 from kdist.distribute.between_graph.worker import StepWorker
 from kdist.distribute.data.source import BatchSource
 from kdist.distribute.evaluation import SUMS, EpochLogs, restored
-from kdist.distribute.inner_loop import OnProgress
+from kdist.distribute.inner_loop import NextBatches, OnProgress, all_at_once
 from kdist.distribute.server_store import WINDOW
 from kdist.distribute.shares import WorkerShare
 from kdist.distribute.store import fingerprint
@@ -194,8 +194,13 @@ class BetweenGraphLoop:
         """Go on from captured sums; see `InnerLoop.restore_sums`."""
         return restored(self.store.sums, sums)
 
-    def evaluate(self, source: BatchSource, num_batches: int | None) -> np.ndarray:
-        """Let all workers evaluate whole batches of the validation data, each counted once."""
+    def evaluate(
+        self,
+        source: BatchSource,
+        num_batches: int | None,
+        next_batches: NextBatches = all_at_once,
+    ) -> np.ndarray:
+        """Let all workers evaluate whole batches, each counted once; see `InnerLoop.evaluate`."""
         limit = num_batches if source.batches_per_pass is None else source.batches_per_pass
         if limit is None:
             limit = sum(1 for _ in source.dataset(0, WorkerShare(), repeat=False))
@@ -203,11 +208,13 @@ class BetweenGraphLoop:
         self._publish_frozen()
         sums = self.store.evaluation_sums
         write(sums, np.zeros([self._worker.graph.aux.num_logged], np.float64))
-        base = self._num_evaluated
-        self._num_evaluated += limit
-        for first in range(0, limit, WINDOW // 2):
-            end = min(limit, first + WINDOW // 2)
-            self._compute(Opened(EVALUATE, first, end, base, self._opened.version))
+        done, base = 0, self._num_evaluated
+        while done < limit and (wanted := next_batches(done)):
+            size = min(WINDOW // 2, max(wanted, self._worker.desk.num_workers))
+            end = min(limit, done + size)
+            self._compute(Opened(EVALUATE, done, end, base, self._opened.version))
+            done = end
+        self._num_evaluated += done
         return to_numpy(sums)
 
     def close(self) -> None:

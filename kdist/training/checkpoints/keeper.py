@@ -143,7 +143,8 @@ class CheckpointKeeper:
         """Save the state inside of the epoch, before its end is made of what there is."""
         self._is_cut = True
         if self._schedule.is_on:
-            self._save()
+            position, callbacks = self._before_end or (None, None)
+            self._save(position=position, callbacks=callbacks)
 
     def at_end(self) -> None:
         """Save the last state, unless it was, and wait for the files."""
