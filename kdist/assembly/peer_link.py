@@ -39,7 +39,7 @@ class PeerLink:
         self._has_asked = False
         self._error: KdistError | None = None
         self._has_error = threading.Event()
-        self._notice_s = config.cluster.heartbeat_timeout_s + NOTICE_MARGIN_S
+        self._notice_s = config.cluster.chief_patience_s + NOTICE_MARGIN_S
         self._is_over = False
         self.has_ended = False
         self._control = ControlPeer(
@@ -47,7 +47,7 @@ class PeerLink:
             task,
             flat,
             start_timeout_s=config.cluster.start_timeout_s,
-            lost_timeout_s=config.cluster.heartbeat_timeout_s,
+            lost_timeout_s=config.cluster.chief_patience_s,
             say=say,
             key=config.cluster.key,
             on_lost=self._lose,

@@ -168,7 +168,7 @@ class Listener:
         silence_s = self._limit_s()
         error = PeerLostError(
             f"{self._chief} vanished without a word: nothing heard for {silence_s:g} s "
-            "(cluster.heartbeat_timeout_s). Start this task again together with its chief."
+            "(cluster.chief_lost_timeout_s). Start this task again together with its chief."
         )
         with self._hearing.changed:
             self._hearing.error = error

@@ -66,7 +66,7 @@ _AT_LEAST: Mapping[str, int] = {
     "tuner.iterations": 1,
     "tuner.num_initial_points": 1,
 }
-_MORE_THAN_0 = ("start_timeout_s", "heartbeat_timeout_s", "stop_grace_s")
+_MORE_THAN_0 = ("start_timeout_s", "heartbeat_timeout_s", "chief_lost_timeout_s", "stop_grace_s")
 
 
 def check(config: Config) -> None:
@@ -84,11 +84,9 @@ def check(config: Config) -> None:
         if value is not None and value < least:
             raise ConfigError(f"{key} must be at least {least}. Received: {value}.")
     for name in _MORE_THAN_0:
-        if not getattr(config.cluster, name) > 0:
-            raise ConfigError(
-                f"cluster.{name} must be more than 0 seconds. "
-                f"Received: {getattr(config.cluster, name)}."
-            )
+        seconds = getattr(config.cluster, name)
+        if seconds is not None and not seconds > 0:
+            raise ConfigError(f"cluster.{name} must be more than 0 seconds. Received: {seconds}.")
     _check_command(config)
     _check_strategy(config)
     _check_training(config)

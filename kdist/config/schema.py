@@ -96,6 +96,8 @@ class ClusterConfig:
         key: Shared secret that signs the messages between tasks; `None` for none.
         start_timeout_s: How long a task waits for its peers to appear.
         heartbeat_timeout_s: How long a task may show no sign of life before it counts as lost.
+        chief_lost_timeout_s: How long the other tasks stay without a word from the chief before
+            they end with exit code 75; `None` for `heartbeat_timeout_s`.
         stop_grace_s: How long a task may take to end by itself once the run is over.
         max_restarts: Restarts after losses without a healthy stretch between.
     """
@@ -106,8 +108,15 @@ class ClusterConfig:
     key: str | None = None
     start_timeout_s: float = 120.0
     heartbeat_timeout_s: float = 30.0
+    chief_lost_timeout_s: float | None = None
     stop_grace_s: float = 30.0
     max_restarts: int = 3
+
+    @property
+    def chief_patience_s(self) -> float:
+        """Return how long the other tasks stay without a word from the chief."""
+        own = self.chief_lost_timeout_s
+        return self.heartbeat_timeout_s if own is None else own
 
 
 @dataclass(frozen=True, kw_only=True)

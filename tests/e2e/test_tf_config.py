@@ -38,7 +38,7 @@ def test_parameter_servers_and_workers_end_with_their_chief(bench):
 def test_a_chief_that_vanishes_leaves_nobody_waiting(bench, strategy):
     counts = {"chief": 1, "worker": 1, **({"ps": 1} if strategy == "ps" else {})}
     commands = bench.start_cluster(
-        cluster_of(**counts), f"strategy={strategy}", *LONG, "cluster.heartbeat_timeout_s=3"
+        cluster_of(**counts), f"strategy={strategy}", *LONG, "cluster.chief_lost_timeout_s=3"
     )
     chief = commands.pop("chief-0")
     run = Run(bench.folder / "run")
