@@ -21,21 +21,21 @@ help:
 train: $(VENV)/.installed
 	$(BIN)/python -m kdist
 
-# A process sets TensorFlow's devices once (tests/engine) and connects to one cluster once
-# (tests/ps, tests/between_graph), so these suites run in processes of their own.
-APART := --ignore=tests/engine --ignore=tests/ps --ignore=tests/between_graph
+# Two processes share the tests; all that start clusters go to one of them (tests/conftest.py).
+# A process connects to one cluster once (tests/ps, tests/between_graph), so these suites have
+# processes of their own.
+PYTEST := $(BIN)/python -m pytest -n 2 --dist loadgroup
+APART := --ignore=tests/ps --ignore=tests/between_graph
 
 test: check
-	$(BIN)/python -m pytest -m "not slow" $(APART)
-	$(BIN)/python -m pytest -m "not slow" tests/engine
-	$(BIN)/python -m pytest -m "not slow" tests/ps
-	$(BIN)/python -m pytest -m "not slow" tests/between_graph
+	$(PYTEST) -m "not slow" $(APART)
+	$(PYTEST) -m "not slow" tests/ps
+	$(PYTEST) -m "not slow" tests/between_graph
 
 test-all: check
-	$(BIN)/python -m pytest $(APART)
-	$(BIN)/python -m pytest tests/engine
-	$(BIN)/python -m pytest tests/ps
-	$(BIN)/python -m pytest tests/between_graph
+	$(PYTEST) $(APART)
+	$(PYTEST) tests/ps
+	$(PYTEST) tests/between_graph
 
 check: $(VENV)/.installed-dev
 	$(BIN)/ruff check .

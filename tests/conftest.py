@@ -7,8 +7,12 @@ import pytest
 from kdist.launch.accelerators import count_accelerators
 
 
+@pytest.hookimpl(tryfirst=True)  # pytest-xdist reads the groups in the same hook.
 def pytest_collection_modifyitems(items):
-    """Skip what needs a GPU on machines that have none."""
+    """Skip what needs a GPU on machines that have none; start one cluster at a time."""
+    for item in items:
+        if item.get_closest_marker("cluster"):
+            item.add_marker(pytest.mark.xdist_group("cluster"))
     if not count_accelerators(os.environ):
         for item in items:
             if item.get_closest_marker("gpu"):
