@@ -7,6 +7,7 @@ import multiprocessing
 import os
 import signal
 import sys
+import tempfile
 import threading
 import types
 from collections.abc import Iterator, Sequence
@@ -40,7 +41,7 @@ def start(process: ForkServerProcess, deadline_s: float) -> None:
 
     Raises:
         TaskTimeoutError: If that took longer than `deadline_s`.
-        EnvironmentFault: If the server died of it.
+        EnvironmentFault: If the server died of it, or could not be prepared.
     """
     is_late = threading.Event()
 
@@ -60,6 +61,12 @@ def start(process: ForkServerProcess, deadline_s: float) -> None:
             raise TaskTimeoutError(
                 f"Gave up after {deadline_s:g} s waiting for the import of TensorFlow. "
                 'Try `python -c "import tensorflow, keras"`.'
+            ) from error
+        if not isinstance(error, EOFError | ConnectionError):
+            raise EnvironmentFault(
+                "Could not prepare the process that starts tasks, which needs a socket in the "
+                f"folder for temporary files. Received: {error}; {tempfile.tempdir}. Let TMPDIR "
+                "name a folder that exists, can be written and has a short path, such as /tmp."
             ) from error
         raise EnvironmentFault(
             "The process that imports TensorFlow died before it could start a task. "

@@ -19,6 +19,15 @@ def note_pid(path):
     return ["append", str(path), "{pid}"]
 
 
+def test_a_folder_that_no_socket_fits_in_is_named(launcher_process, tmp_path, monkeypatch):
+    folder = tmp_path / ("long" * 30)
+    folder.mkdir()
+    monkeypatch.setenv("TMPDIR", str(folder))
+    _, stderr = launcher_process({"chief-0": []}).communicate(timeout=20)
+    assert "path too long" in stderr
+    assert str(folder) in stderr and "TMPDIR" in stderr
+
+
 def test_a_run_of_one_task(launch):
     done = launch({"chief-0": [["make_folder"], ["print", "hello"], ["exit", 0]]})
     assert (done.run.exit_code, done.stdout, done.stderr) == (0, "hello\n", "")
