@@ -11,6 +11,7 @@ from kdist.assembly.chief_run import run_as_chief
 from kdist.assembly.client import Client
 from kdist.assembly.cluster_link import ClusterLink
 from kdist.assembly.engine import make_engine
+from kdist.assembly.peer_link import PeerLink
 from kdist.assembly.resuming import follow, wish_of
 from kdist.assembly.run_parts import Headcount, Parts, Place, make_trainer
 from kdist.assembly.same_data import refuse_other_data
@@ -73,9 +74,9 @@ class TrainingRun:
             return client.follow(
                 self._cluster, self._signals, on_ready=lambda: self._link.send("task_ready")
             )
-        self._signals.begin()
         if not self._cluster.is_chief:
             return self._train_as_peer(parts)
+        self._signals.begin()
         try:
             return run_as_chief(self._place, parts)
         finally:
@@ -158,6 +159,8 @@ class TrainingRun:
         return self._traits.has_followers and not self._cluster.is_chief
 
     def _train_as_peer(self, parts: Parts) -> int:
+        assert isinstance(self._cluster, PeerLink)
+        self._signals.begin(self._cluster.ask_to_stop)
         self._link.send("task_ready")
         trainer = make_trainer(self._place, parts, reporter=Silent())
         follow(parts, trainer, self._cluster)
