@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import signal
 import time
 from pathlib import Path
@@ -12,6 +13,7 @@ from tests.e2e.kit import Run, cluster_of, is_alive, leftovers, wait_until
 STEPS_PER_EPOCH = 10
 EXAMPLES_PER_EPOCH = 640
 WORK = ("data=synthetic", "data.num_examples=800", "data.num_features=16", "hydra.run.dir=run")
+HOLDING = Path(__file__).parent / "holding.py"
 HEARTBEAT_S = 8.0  # Short enough to wait for, long enough for a machine with other work to do.
 _RUN_FILES = re.compile(
     r"config\.yaml|result\.json|metrics\.csv|events\.jsonl|model\.keras|curves\.png|\.lock"
@@ -19,7 +21,27 @@ _RUN_FILES = re.compile(
 )
 
 
-class FaultyRun:
+def held_at(hook, epoch):
+    """Return arguments of a run that waits in a hook until `let_go`; see `holding.Holds`."""
+    place = {"_target_": "holding.Holds", "hook": hook, "epoch": epoch}
+    return tuple(f"++callbacks.hold.{key}={value}" for key, value in place.items())
+
+
+class Held:
+    """What a test does with a run that waits for it; `folder` is where the run was started."""
+
+    folder: Path
+
+    def wait_until_held(self, deadline_s=90):
+        """Wait until the run waits."""
+        wait_until((self.folder / "held").exists, deadline_s, "the run waits in its callback")
+
+    def let_go(self):
+        """Let it go on; a later attempt does not wait again."""
+        (self.folder / "go").touch()
+
+
+class FaultyRun(Held):
     """One run under the launcher of this machine, whose tasks a test kills and stops."""
 
     def __init__(self, bench, mode, *argv, epochs):
@@ -30,6 +52,7 @@ class FaultyRun:
         self.run = Run(bench.folder / "run")
         self._temporary = bench.folder / "tmp"
         self._temporary.mkdir(parents=True, exist_ok=True)
+        shutil.copy(HOLDING, bench.folder)
         self.command = bench.start(
             *(*mode.argv, *WORK, f"epochs={epochs}"),
             *(f"cluster.heartbeat_timeout_s={HEARTBEAT_S:g}", *argv),
@@ -139,7 +162,7 @@ def unexpected_files(run_dir):
     return sorted(name for name in files if not _RUN_FILES.fullmatch(name))
 
 
-class Scheduler:
+class Scheduler(Held):
     """Plays a foreign scheduler: starts every task with TF_CONFIG, and again those that ask so."""
 
     def __init__(self, bench, mode, *argv, epochs):
@@ -151,6 +174,7 @@ class Scheduler:
         self.num_starts = dict.fromkeys(mode.tasks, 0)
         self.codes = {task: [] for task in mode.tasks}
         self._bench = bench
+        shutil.copy(HOLDING, bench.folder)
         self._cluster = cluster_of(**dict(mode.cluster))
         self._argv = (
             *(*mode.strategy, *WORK, f"epochs={epochs}"),
@@ -199,6 +223,10 @@ class Scheduler:
         """Return the number of the epoch that has ended last."""
         ended = [event["epoch"] for event in self.run.events if event["event"] == "epoch_ended"]
         return ended[-1] if ended else 0
+
+    def has_event(self, name):
+        """Whether there was such an event."""
+        return any(event["event"] == name for event in self.run.events)
 
     def evidence(self):
         """Return what a failed test shows."""

@@ -4,7 +4,7 @@ import signal
 
 import pytest
 
-from .kit import check_counts, unexpected_files
+from .kit import check_counts, held_at, unexpected_files
 from .modes import MODES
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.timeout(240)]
@@ -36,9 +36,11 @@ def test_all_are_started_again_and_the_run_resumes_by_itself(schedule, mode, tas
 
 
 def test_a_worker_that_is_started_again_rejoins(schedule):
-    scheduled = schedule(PS)
-    scheduled.look_after_until(lambda: scheduled.epochs_ended() >= 3, 90, "3 epochs")
+    scheduled = schedule(PS, *held_at("on_epoch_end", 2), epochs=6)
+    scheduled.look_after_until((scheduled.folder / "held").exists, 90, "the third epoch ends")
     scheduled.strike("worker-1")
+    scheduled.look_after_until(lambda: scheduled.has_event("task_rejoined"), 90, "it rejoins")
+    scheduled.let_go()
     result = check_completed(scheduled)
     assert scheduled.codes.pop("worker-1") == [-signal.SIGKILL, 0]
     assert all(codes == [0] for codes in scheduled.codes.values()), scheduled.codes

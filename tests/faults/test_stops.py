@@ -6,7 +6,7 @@ import pytest
 
 from tests.e2e.kit import leftovers
 
-from .kit import check_counts, unexpected_files
+from .kit import check_counts, held_at, unexpected_files
 from .modes import MODES
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(150)]
@@ -45,6 +45,33 @@ def test_a_stopped_task_stops_all_and_the_same_command_finishes_the_run(
     result = again.wait_for_the_end()
     assert (again.command.code, result["status"]) == (0, "completed")
     check_counts(result, again.run, 60)
+
+
+@pytest.mark.parametrize(
+    ("mode", "task"),
+    [
+        (MULTIWORKER, "worker-1"),
+        pytest.param(MODES["ps_sync"], "ps-0", marks=slow),
+        pytest.param(MODES["ps_between"], "worker-1", marks=slow),
+    ],
+    ids=str,
+)
+def test_all_tasks_abandon_a_validation_that_is_run_again_later(start, mode, task):
+    """Which is the first one here, whose first stretch is a batch on each worker."""
+    argv = ("data.batch_size=32", *held_at("on_test_begin", 0))
+    stopped = start(mode, *argv, epochs=2)
+    stopped.wait_until_held()
+    stopped.strike(task, signal.SIGTERM)
+    stopped.let_go()
+    result = stopped.wait_for_the_end(45)
+    assert (stopped.command.code, result["status"], result["batches_seen"]) == (143, "stopped", 20)
+    assert stopped.run.rows[0].get("val_loss", "") == ""
+    assert leftovers(stopped.command) == {}
+    again = start(mode, *argv, epochs=2)
+    result = again.wait_for_the_end()
+    assert (again.command.code, result["status"]) == (0, "completed")
+    assert (result["resumed_from_step"], result["global_step"]) == (20, 40)
+    assert all(float(row["val_loss"]) > 0 for row in again.run.rows)
 
 
 @slow
