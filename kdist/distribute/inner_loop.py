@@ -66,6 +66,26 @@ class Store(Protocol):
         ...
 
 
+class OwnState(Protocol):
+    """State that steps change and that neither the store nor the model's variables hold."""
+
+    def make_variables(self, sums: Mapping[str, np.ndarray]) -> None:
+        """Make what only a first step makes, before values are restored: they come to nothing.
+
+        Args:
+            sums: What `InnerLoop.restore_sums` will be given.
+        """
+        ...
+
+    def capture_own(self) -> dict[str, np.ndarray]:
+        """Return it between two stretches of steps."""
+        ...
+
+    def restore_own(self, values: Mapping[str, np.ndarray]) -> bool:
+        """Go on from what was captured; return whether it fits."""
+        ...
+
+
 class LogReader(Protocol):
     """Turns what a loop summed up, in whatever form it keeps it, into results."""
 

@@ -24,6 +24,7 @@ from kdist.distribute.structure import unique
 
 _PLAIN = tf.autograph.experimental.do_not_convert
 _SAID = "returned/"
+_METRIC = "metric/"
 
 
 class OwnStepLoop:
@@ -61,6 +62,8 @@ class OwnStepLoop:
             if share.num_replicas > 1:
                 _mirror(model)
             self.store = OwnStore(model, adopt_optimizer(model, layout))
+        if share.num_replicas > 1:
+            self.store.further.refuse_replicas(share.num_replicas)
         self.logs = OwnLogs()
         self._rows = 0
         self._returned: Mapping[str, Any] = {}
@@ -100,15 +103,15 @@ class OwnStepLoop:
 
         A step need not return what the metrics hold.
         """
-        metrics = {f"metric/{i}": to_numpy(v) for i, v in enumerate(self._metric_variables())}
+        metrics = {f"{_METRIC}{i}": to_numpy(v) for i, v in enumerate(self._metric_variables())}
         said = {f"{_SAID}{k}": np.asarray(v) for k, v in scalars(self._returned).items()}
         return {"rows": np.asarray(self._rows, np.int64), **metrics, **said}
 
     def restore_sums(self, sums: Mapping[str, np.ndarray]) -> bool:
-        """Go on from captured metrics, if the model has made all of them already."""
-        variables = self._metric_variables()
+        """Go on from captured metrics; see `InnerLoop.restore_sums`."""
         said = {k.removeprefix(_SAID): v for k, v in sums.items() if k.startswith(_SAID)}
-        values = [sums.get(f"metric/{index}") for index in range(len(variables))]
+        variables = self._metric_variables()
+        values = [sums.get(f"{_METRIC}{index}") for index in range(len(variables))]
         if len(sums) != len(values) + len(said) + 1 or "rows" not in sums:
             return False
         for variable, value in zip(variables, values, strict=True):
@@ -116,6 +119,29 @@ class OwnStepLoop:
         self._rows = int(sums["rows"])
         self._returned = said
         return True
+
+    def capture_own(self) -> dict[str, np.ndarray]:
+        """Return what optimizers that only the model's own step uses hold; see `OwnState`."""
+        return self.store.further.values()
+
+    def restore_own(self, values: Mapping[str, np.ndarray]) -> bool:
+        """Give them what was captured; see `OwnState`."""
+        return self.store.further.take(values)
+
+    def make_variables(self, sums: Mapping[str, np.ndarray]) -> None:
+        """Let the model make optimizers' and metrics' variables; see `OwnState`.
+
+        Tracing a step does that, but on several replicas only running one does.
+        """
+        batches = iter(self._source.dataset(0, WorkerShare(), repeat=True))
+        runs = self.share.num_replicas > 1
+        train = self._train_many if runs else self._train_many.get_concrete_function
+        train(batches, tf.constant(1, tf.int64))
+        if len(self._metric_variables()) < sum(name.startswith(_METRIC) for name in sums):
+            if runs:
+                self._test_one(next(batches))
+            else:
+                self._test_one.get_concrete_function(batches.element_spec)
 
     def _metric_variables(self) -> list[keras.Variable]:
         return unique([v for metric in self.model.metrics for v in metric.variables])
@@ -153,7 +179,10 @@ class OwnStepLoop:
 
     def _current(self, returned: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return the metrics' results if they are what a step returns, else the last return."""
-        results = self.model.get_metrics_result()
+        try:
+            results = self.model.get_metrics_result()
+        except ValueError:  # Metrics given to compile() that the model's own step leaves alone.
+            return returned
         return results if set(results) == set(returned) else returned
 
     def _steps(self, batches: Iterator[Any], num_steps: tf.Tensor) -> Any:

@@ -8,6 +8,7 @@ import keras
 import numpy as np
 
 from kdist.distribute.evaluation import scalars
+from kdist.distribute.further_optimizers import FurtherOptimizers
 from kdist.distribute.optimizer import StoreOptimizer
 from kdist.distribute.spilled import KeptTable
 from kdist.distribute.store import to_numpy
@@ -47,6 +48,7 @@ class OwnStore:
         """Hold a built model and the wrapping of its optimizer."""
         self._model = model
         self._optimizer = optimizer
+        self.further = FurtherOptimizers(model)
         self._seen: list[np.ndarray] | None = None
 
     @property
@@ -76,8 +78,8 @@ class OwnStore:
 
     @property
     def num_updates(self) -> int:
-        """Return the updates that the model's optimizer counts."""
-        return self._optimizer.num_updates
+        """Return the updates that all of the model's optimizers count."""
+        return self._optimizer.num_updates + self.further.num_updates
 
     @property
     def optimizers(self) -> list[StoreOptimizer]:
