@@ -1,6 +1,6 @@
 """Puts model, data and strategy together into the inner loop of a mode."""
 
-import functools
+import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -20,8 +20,8 @@ from kdist.cluster.traits import StrategyTraits
 from kdist.config.schema import Config
 from kdist.distribute import keras_adapter
 from kdist.distribute.bucket_plan import plan_buckets
-from kdist.distribute.data import ArraySource, BatchSource, check_labels
-from kdist.distribute.inner_loop import InnerLoop
+from kdist.distribute.data import BatchSource, LabelRule
+from kdist.distribute.inner_loop import InnerLoop, OwnState
 from kdist.distribute.layout import BucketLayout
 from kdist.distribute.own_step_loop import OwnStepLoop
 from kdist.distribute.probe import has_own_steps, probe_training_step, refuse_custom_steps
@@ -45,6 +45,7 @@ class Engine:
     layout: BucketLayout
     notes: tuple[str, ...]
     warnings: tuple[str, ...] = ()
+    own_state: OwnState | None = None
 
 
 def make_engine(
@@ -60,6 +61,7 @@ def make_engine(
     check_cluster: Callable[[], None],
     after_build: Callable[[keras.Model], None] = lambda model: None,
     make_client_loop: Callable[[ModelStructure, BucketLayout], InnerLoop] | None = None,
+    validation: BatchSource | None = None,
 ) -> Engine:
     """Build the model on the data, check that it can be trained exactly, and make its loop.
 
@@ -75,6 +77,7 @@ def make_engine(
         check_cluster: Raises when waiting for workers has no sense any more.
         after_build: Called with the built model, before the store takes its values.
         make_client_loop: Makes the loop of a task that is a client of the servers by itself.
+        validation: The validation data, whose labels are checked like those of training.
 
     Raises:
         ConfigError: If model and data do not fit, or the mode cannot train the model exactly.
@@ -91,7 +94,7 @@ def make_engine(
     x, y, sample_weight = source.first_batch(ROWS_TO_BUILD_ON)
     weights = none_if_empty(sample_weight)
     y_pred = build_on_batch(
-        model, x, y, weights, explain=lambda y_pred: _check_labels(model, source, y_pred)
+        model, x, y, weights, explain=lambda y_pred: source.expect_labels(_rules(model, y_pred))
     )
     release(model)
     after_build(model)
@@ -102,7 +105,9 @@ def make_engine(
         config, structure, source.element_spec[0], values_on_servers=traits.has_servers
     )
     _refuse_integer_states(structure, traits)
-    _check_labels(model, source, y_pred)
+    for each in (source, validation):
+        if each is not None:
+            each.expect_labels(_rules(model, y_pred))
     num_shares = num_shares_of(
         config, traits, num_replicas=share.num_replicas, num_workers=num_workers
     )
@@ -184,26 +189,23 @@ def _own_step_engine(
             "may depend on how a batch is split, its gradients may be summed instead of averaged, "
             f"and a batch of fewer than {share.num_replicas} rows is trained by every replica.",
         )
-    return Engine(loop=loop, structure=structure, layout=layout, notes=notes)
+    return Engine(loop=loop, structure=structure, layout=layout, notes=notes, own_state=loop)
 
 
-def _check_labels(model: keras.Model, source: BatchSource, y_pred: Any) -> None:
-    """Check the labels of data that is at hand against the outputs that they belong to."""
-    if not isinstance(source, ArraySource):
-        return
-    _, y, _ = source.arrays
+def _rules(model: keras.Model, y_pred: Any) -> list[LabelRule]:
+    """Return what the compiled losses ask of labels, by the outputs on some rows."""
+    rules = []
     for entry in keras_adapter.loss_entries(model):
-        try:
-            labels = functools.reduce(lambda nest, key: nest[key], entry.path, y)
-            output = functools.reduce(lambda nest, key: nest[key], entry.path, y_pred)
-        except (KeyError, IndexError, TypeError):
-            continue  # Keras matches labels and outputs of different nests in its own ways.
-        check_labels(
-            labels,
-            tuple(output.shape),
-            getattr(entry.loss, "name", None),
+        rule = LabelRule(
+            path=entry.path,
+            output_shape=(),
+            loss_name=getattr(entry.loss, "name", None),
             ignore_class=getattr(entry.loss, "ignore_class", None),
         )
+        output = rule.part_of(y_pred)
+        if output is not None:
+            rules.append(dataclasses.replace(rule, output_shape=tuple(output.shape)))
+    return rules
 
 
 def _refuse_integer_states(structure: ModelStructure, traits: StrategyTraits) -> None:

@@ -1,5 +1,7 @@
 """What an exception means for the run: whose fault it was, and which exit code follows."""
 
+import re
+
 import tensorflow as tf
 
 from kdist.assembly.cluster_link import ClusterLink
@@ -10,6 +12,8 @@ from kdist.errors import KdistError, PeerLostError, TrainingError
 # What TensorFlow raises in a healthy task because another one failed.
 _PEER_ERRORS = (tf.errors.UnavailableError, tf.errors.AbortedError, tf.errors.CancelledError)
 _MAX_MESSAGE_CHARS = 1000
+# A whole sentence of kdist's own, that an operation on batches failed with.
+_OWN_SENTENCE = re.compile(r"assertion failed: \[([^\]]+)\](?! \[)|ConfigError: ([^\n]+)")
 
 
 def with_lost_peer(error: Exception, task: Task, cluster: ClusterLink) -> Exception:
@@ -39,6 +43,8 @@ def as_kdist_error(error: Exception) -> KdistError:
 def _op_message(error: tf.errors.OpError) -> str:
     """Return the sentence of an operation's error without the graph around it."""
     message = without_keras_frame(error.message)
+    if own := _OWN_SENTENCE.search(message):
+        return (own[1] or own[2]).replace("\\'", "'")
     lines = [line.strip() for line in message.splitlines() if line.strip()]
     framing = ("File ", "Detected at", "[[", "<", "Graph execution error")
     telling = [line for line in lines if not line.startswith(framing)]

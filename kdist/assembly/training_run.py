@@ -135,6 +135,7 @@ class TrainingRun:
             check_cluster=self._cluster.check,
             after_build=self._warm_start,
             make_client_loop=client and client.loop_maker(sources, plan, self._cluster),
+            validation=sources.validation,
         )
         bridge = CallbackBridge(
             callbacks,

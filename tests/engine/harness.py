@@ -94,6 +94,7 @@ def prepare(
         num_servers=0,
         num_workers=share.num_workers,
         check_cluster=lambda: None,
+        validation=sources.validation,
     )
     steps = num_steps(sources.train, config.steps_per_epoch, key="data.train")
     plan = TrainingPlan(

@@ -5,10 +5,12 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from kdist.assembly.failures import as_kdist_error
 from kdist.errors import ConfigError
 
 from .cases import LOGITS, ROWS, L, X, Y, compiled_of, sgd
 from .harness import prepare
+from .runs import Left, run
 
 
 def sequential(*layers, loss=LOGITS, metrics=(), units=3, model_class=keras.Sequential):
@@ -169,3 +171,21 @@ def test_a_model_that_cannot_take_the_data_is_refused_with_both_shapes():
             compiled_of(lambda: keras.Sequential([keras.Input((6,)), L.Dense(3)])),
             {"train": (np.zeros((9, 5), "float32"), Y[:9])},
         )
+
+
+def test_labels_of_the_validation_data_are_checked_too():
+    with pytest.raises(ConfigError, match=r"Received: 3 in row 5 of data\.validation \(1 of 6"):
+        prepare(sequential(), {**DATA, "validation": (X[:6], np.array([0, 1, 2, 0, 1, 3]))})
+
+
+def test_a_wrong_label_that_comes_later_ends_the_run_by_name(tmp_path):
+    y = np.where(np.arange(len(X)) == 21, 3, Y)
+
+    def rows(context):
+        return tf.data.Dataset.from_tensor_slices((X, y)).batch(8).repeat()
+
+    with pytest.raises(Exception, match="Received: 3 in a batch") as raised:
+        run(tmp_path / "run", sequential(), {"train": rows}, steps_per_epoch=4)
+    assert str(as_kdist_error(raised.value)).startswith("Labels must be class indices from 0 to 2,")
+    error = Left(tmp_path / "run").result["error"]
+    assert error["message"].startswith("Labels must be class indices from 0 to 2, one for each")

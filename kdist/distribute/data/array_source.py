@@ -1,5 +1,6 @@
 """Arrays in memory: any batch can be read at any time."""
 
+from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
 
@@ -12,6 +13,7 @@ from kdist.distribute.data.class_weights import (
     class_weight_rows,
     combined,
 )
+from kdist.distribute.data.labels import LabelRule, refuse_wrong_labels
 from kdist.distribute.data.nests import as_array, map_named, named_leaves, split_part
 from kdist.distribute.data.order import BatchOrder
 from kdist.distribute.data.source import (
@@ -33,17 +35,26 @@ class ArraySource:
 
     kind = "arrays"
 
-    def __init__(self, arrays: Any, order: BatchOrder, warnings: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self,
+        arrays: Any,
+        order: BatchOrder,
+        warnings: tuple[str, ...] = (),
+        *,
+        key: str = "data",
+    ) -> None:
         """Take checked arrays; `array_source` makes them.
 
         Args:
             arrays: Nest of numpy arrays of `order.num_rows` rows.
             order: Which rows a batch has.
             warnings: What the user should know about this source.
+            key: What to call the part in messages.
         """
         self.arrays = arrays
         self.order = order
         self.warnings = warnings
+        self._key = key
 
     @property
     def num_examples(self) -> int:
@@ -92,6 +103,10 @@ class ArraySource:
     def first_batch(self, max_rows: int) -> Any:
         """Return the first rows in the order given, a numpy nest."""
         return tf.nest.map_structure(lambda a: a[:max_rows], self.arrays)
+
+    def expect_labels(self, rules: Sequence[LabelRule]) -> None:
+        """Check all labels; see `BatchSource`."""
+        refuse_wrong_labels(self.arrays[1], rules, self._key)
 
     def dataset(
         self, first_batch: int, share: WorkerShare, *, repeat: bool, stride: int = 1
@@ -186,7 +201,7 @@ def array_source(
         shuffle=settings.shuffle,
         seed=settings.seed,
     )
-    return ArraySource((x, y, sample_weight), order, warnings)
+    return ArraySource((x, y, sample_weight), order, warnings, key=key)
 
 
 def as_weights(value: Any, name: str) -> np.ndarray:

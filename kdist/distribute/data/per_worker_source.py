@@ -1,12 +1,13 @@
 """A function of tf.distribute.InputContext: every worker makes its own batches."""
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
 
 from kdist.distribute.data.elements import batch_specs, num_rows_of, standard_elements
+from kdist.distribute.data.labels import LabelRule, refuse_wrong_labels, watched
 from kdist.distribute.data.materialize import fresh_reading_errors
 from kdist.distribute.data.source import DataSettings, map_plain, num_prefetched, read_ahead
 from kdist.distribute.shares import WorkerShare
@@ -37,6 +38,7 @@ class PerWorkerSource:
         self.warnings: tuple[str, ...] = ()
         self.batches_per_pass: int | None = None
         self.element_spec: Any = None
+        self._rules: Sequence[LabelRule] = ()
         self._make_dataset = make_dataset
         self._class_weight = class_weight
         self._key = key
@@ -74,6 +76,11 @@ class PerWorkerSource:
                 return tf.nest.map_structure(lambda a: a[:max_rows], batch)
         raise ConfigError(f"{self._key} has no rows. Received: an empty tf.data.Dataset.")
 
+    def expect_labels(self, rules: Sequence[LabelRule]) -> None:
+        """Check those of the first worker's first batch; see `BatchSource`."""
+        self._rules = rules
+        refuse_wrong_labels(self.first_batch(1 << 30)[1], rules, self._key)
+
     def dataset(
         self, first_batch: int, share: WorkerShare, *, repeat: bool, stride: int = 1
     ) -> tf.data.Dataset:
@@ -84,7 +91,10 @@ class PerWorkerSource:
         elif self.batches_per_pass is not None:
             first_batch %= self.batches_per_pass
         batches = batches.skip(first_batch).shard(stride, 0)
-        counted = map_plain(batches, lambda *batch: (*batch, num_rows_of(batch)))
+        counted = map_plain(
+            batches,
+            lambda *batch: (*watched(batch, self._rules, self._key), num_rows_of(batch)),
+        )
         return read_ahead(counted, num_prefetched(_ASSUMED_BATCH_BYTES))
 
 

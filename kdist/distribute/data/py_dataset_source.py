@@ -1,5 +1,6 @@
 """A keras.utils.PyDataset: the user's own batches, by index."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import keras
@@ -13,6 +14,7 @@ from kdist.distribute.data.class_weights import (
     combined,
 )
 from kdist.distribute.data.elements import own_block
+from kdist.distribute.data.labels import LabelRule, refuse_wrong_labels
 from kdist.distribute.data.nests import as_array, map_named, split_part
 from kdist.distribute.data.order import permuted
 from kdist.distribute.data.source import (
@@ -49,6 +51,7 @@ class PyDatasetSource:
         self.warnings: tuple[str, ...] = ()
         self.batches_per_pass: int | None = py_dataset.num_batches
         self.element_spec: Any = None
+        self._rules: Sequence[LabelRule] = ()
         self._py_dataset = py_dataset
         self._settings = settings
         self._class_weight = class_weight
@@ -58,7 +61,7 @@ class PyDatasetSource:
         """Return one of the user's batches as a numpy nest `(x, y, sample_weight)`.
 
         Raises:
-            ConfigError: If it is no batch.
+            ConfigError: If it is no batch, or its labels are not what the losses take.
         """
         key = f"{self._key}[{batch_index}]"
         batch = self._py_dataset[batch_index]
@@ -73,11 +76,17 @@ class PyDatasetSource:
             raise ConfigError(
                 f"All arrays of {key} must have the same number of rows. Received: {shapes}."
             )
+        refuse_wrong_labels(y, self._rules, key)
         return x, y, weights
 
     def first_batch(self, max_rows: int) -> Any:
         """Return the first rows of the user's first batch, a numpy nest."""
         return tf.nest.map_structure(lambda a: a[:max_rows], self.read(0))
+
+    def expect_labels(self, rules: Sequence[LabelRule]) -> None:
+        """Check those of the first batch; see `BatchSource`."""
+        self._rules = rules
+        self.read(0)
 
     def dataset(
         self, first_batch: int, share: WorkerShare, *, repeat: bool, stride: int = 1

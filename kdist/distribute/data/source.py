@@ -1,11 +1,12 @@
 """What the engine may ask of data, whatever form it came in."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import tensorflow as tf
 
+from kdist.distribute.data.labels import LabelRule
 from kdist.distribute.shares import WorkerShare
 from kdist.errors import ConfigError
 
@@ -70,6 +71,17 @@ class BatchSource(Protocol):
         """Return up to `max_rows` rows as a numpy nest `(x, y, sample_weight)`.
 
         For building and checking a model; which rows they are does not depend on the shuffle.
+        """
+        ...
+
+    def expect_labels(self, rules: Sequence[LabelRule]) -> None:
+        """Check the labels that are at hand, and from now on those of batches that are read.
+
+        Args:
+            rules: One for each compiled loss of the model.
+
+        Raises:
+            ConfigError: If labels at hand cannot be trained on.
         """
         ...
 

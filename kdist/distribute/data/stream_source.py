@@ -1,5 +1,6 @@
 """A tf.data.Dataset that is read from its start: too large to hold, or without end."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -11,6 +12,7 @@ from kdist.distribute.data.elements import (
     row_bytes,
     standard_elements,
 )
+from kdist.distribute.data.labels import LabelRule, refuse_wrong_labels, watched
 from kdist.distribute.data.materialize import fresh_reading_errors
 from kdist.distribute.data.source import DataSettings, map_plain, num_prefetched, read_ahead
 from kdist.distribute.shares import WorkerShare
@@ -46,6 +48,7 @@ class StreamSource:
         self._settings = settings
         self._class_weight = class_weight
         self._key = key
+        self._rules: Sequence[LabelRule] = ()
         self._row_bytes = row_bytes(rows.element_spec) or _UNKNOWN_ROW_BYTES
         self.element_spec = batch_specs(self._batched(rows))
 
@@ -76,6 +79,11 @@ class StreamSource:
                 return batch
         raise ConfigError(f"{self._key} has no rows. Received: an empty tf.data.Dataset.")
 
+    def expect_labels(self, rules: Sequence[LabelRule]) -> None:
+        """Check those of the first batch; see `BatchSource`."""
+        self._rules = rules
+        refuse_wrong_labels(self.first_batch(self._settings.batch_size)[1], rules, self._key)
+
     def dataset(
         self, first_batch: int, share: WorkerShare, *, repeat: bool, stride: int = 1
     ) -> tf.data.Dataset:
@@ -87,7 +95,9 @@ class StreamSource:
         batches = tf.data.Dataset.range(first_pass, last_pass).flat_map(one_pass)
         batches = self._without_ends(batches)
         batches = batches.skip(skipped).shard(stride, 0)
-        batches = map_plain(batches, lambda *batch: own_block(batch, share))
+        batches = map_plain(
+            batches, lambda *batch: own_block(watched(batch, self._rules, self._key), share)
+        )
         return read_ahead(batches, num_prefetched(self._row_bytes * self._settings.batch_size))
 
     def _pass(self, pass_index: Any) -> tf.data.Dataset:
