@@ -71,6 +71,7 @@ def make_keeper(
         model=parts.model,
         loop=parts.engine.loop,
         bridge=parts.bridge,
+        own_state=parts.engine.own_state,
         state=lambda: trainer.state,
         facts={
             "facts": facts,

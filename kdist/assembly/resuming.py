@@ -18,7 +18,7 @@ from kdist.training.checkpoints.canonical import restore
 from kdist.training.checkpoints.find import find_checkpoint
 from kdist.training.checkpoints.folder import CheckpointFolder
 from kdist.training.checkpoints.format import SavedCheckpoint
-from kdist.training.checkpoints.keeper import CALLBACKS, SUMS, CheckpointKeeper
+from kdist.training.checkpoints.keeper import CALLBACKS, OWN, SUMS, CheckpointKeeper
 from kdist.training.peers import Peers
 from kdist.training.plan import TrainingState
 from kdist.training.trainer import Trainer
@@ -143,7 +143,10 @@ class GoingOn:
         content = self.saved.state
 
         def take() -> None:
-            store = parts.engine.loop.store
+            store, own_state = parts.engine.loop.store, parts.engine.own_state
+            sums = self.saved.read_all(SUMS)
+            if own_state is not None:
+                own_state.make_variables(sums)
             restore(
                 parts.model,
                 store,
@@ -152,8 +155,10 @@ class GoingOn:
                 with_optimizer=self.with_optimizer,
             )
             store.take_from_chief(with_optimizer=True)
+            if self.with_optimizer and own_state is not None:
+                own_state.restore_own(self.saved.read_all(OWN))
             if self.state.step_in_epoch:
-                parts.engine.loop.restore_sums(self.saved.read_all(SUMS))
+                parts.engine.loop.restore_sums(sums)
             assert keeper.callbacks is not None
             keeper.callbacks.restore(content["callbacks"], self.saved.read_all(CALLBACKS))
             parts.bridge.view.pull()

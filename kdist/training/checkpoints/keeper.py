@@ -11,7 +11,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from kdist.distribute.inner_loop import InnerLoop
+from kdist.distribute.inner_loop import InnerLoop, OwnState
 from kdist.errors import PeerLostError
 from kdist.training.callback_bridge import CallbackBridge
 from kdist.training.checkpoints.callback_state import Arrays, CallbackStates, State
@@ -25,6 +25,7 @@ from kdist.training.report.metrics_csv import Row, row_of
 # Names of arrays in a checkpoint begin with these, beside those of `canonical`.
 SUMS = "sums/"
 CALLBACKS = "callbacks/"
+OWN = "own/"
 # After these, values may be out of reach, and waiting for them may take for ever.
 _PEER_ERRORS = (
     PeerLostError,
@@ -71,6 +72,7 @@ class CheckpointKeeper:
         state: Callable[[], TrainingState],
         facts: Mapping[str, Any],
         on_saved: OnSaved,
+        own_state: OwnState | None = None,
         is_async: bool = True,
         clock: Callable[[], float] = time.monotonic,
     ):
@@ -85,6 +87,7 @@ class CheckpointKeeper:
             state: Returns where training is.
             facts: What else a checkpoint says of the run; JSON can hold it.
             on_saved: Told of each checkpoint.
+            own_state: What else steps change, if anything.
             is_async: Whether files are written while training goes on.
             clock: Seconds, monotonic.
         """
@@ -96,6 +99,7 @@ class CheckpointKeeper:
         self._state = state
         self._facts = facts
         self._on_saved = on_saved
+        self._own_state = own_state
         self._writer = Writer(is_async=is_async)
         self._clock = clock
         self._last_s = clock()
@@ -193,6 +197,7 @@ class CheckpointKeeper:
         callback_arrays = {name: np.array(value) for name, value in found.items()}
         values = capture(self._model, self._loop.store)
         sums = self._loop.capture_sums() if position["step_in_epoch"] else {}
+        own = self._own_state.capture_own() if self._own_state is not None else {}
         state = {
             "position": position,
             "rows": list(self.rows),
@@ -206,7 +211,9 @@ class CheckpointKeeper:
 
         def write() -> None:
             begun_s = self._clock()
-            arrays = chain(values(), _named(SUMS, sums), _named(CALLBACKS, callback_arrays))
+            arrays = chain(
+                values(), _named(SUMS, sums), _named(OWN, own), _named(CALLBACKS, callback_arrays)
+            )
             written = self._folder.save(step, arrays, state)
             write_s = self._clock() - begun_s
             is_waiting = values.is_live or not self._writer.is_async
