@@ -63,7 +63,8 @@ def run_as_chief(place: Place, parts: Parts) -> int:
                 on_epoch=_recorder(place, events),
                 on_stretch=log.after_stretch,
             )
-            keeper = make_keeper(place, parts, trainer, checkpoints, facts, events)
+            warn = report.warnings.append
+            keeper = make_keeper(place, parts, trainer, checkpoints, facts, events, warn)
             trainer.keeper = keeper
             chief = _ChiefRun(
                 place=place,

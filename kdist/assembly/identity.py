@@ -10,7 +10,7 @@ from kdist.assembly.same_data import data_facts
 from kdist.distribute.data.source import BatchSource
 from kdist.records.plain import to_plain
 from kdist.records.resumption import differences, flattened, refuse, settings_of
-from kdist.training.checkpoints.canonical import own_variables
+from kdist.training.checkpoints.positions import own_variables
 from kdist.training.plan import TrainingPlan
 
 Facts = Mapping[str, Mapping[str, Any]]

@@ -1,18 +1,20 @@
 """Makes the keeper of a run's checkpoints, and where they go."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from importlib.metadata import version
 from typing import Any
 
 import keras
 
+from kdist.assembly.cluster_link import say
 from kdist.assembly.run_parts import Parts, Place
 from kdist.config.schema import Config
 from kdist.records.events import EventLog
 from kdist.records.run_folder import RunFolder
 from kdist.training.checkpoints.folder import CheckpointFolder, KeepRule, Written
 from kdist.training.checkpoints.keeper import CheckpointKeeper, Schedule
+from kdist.training.checkpoints.shards import SharedFolder
 from kdist.training.trainer import Trainer
 
 
@@ -37,6 +39,7 @@ def make_keeper(
     checkpoints: CheckpointFolder,
     facts: Mapping[str, Any],
     events: EventLog,
+    warn: Callable[[str], None],
 ) -> CheckpointKeeper:
     """Return the keeper of a run; the chief calls it.
 
@@ -47,6 +50,7 @@ def make_keeper(
         checkpoints: Where checkpoints go.
         facts: What must be the same when the run goes on.
         events: Told of each checkpoint.
+        warn: Takes a sentence for result.json that was shown.
     """
     wanted = place.config.checkpoint
 
@@ -60,6 +64,10 @@ def make_keeper(
             bytes=written.num_bytes,
         )
         place.link.send("progressed", batches_seen=step)
+
+    def show(warning: str) -> None:
+        say(warning)
+        warn(warning)
 
     return CheckpointKeeper(
         checkpoints,
@@ -84,6 +92,8 @@ def make_keeper(
         },
         on_saved=on_saved,
         is_async=wanted.async_,
+        copy_bytes=wanted.copy_bytes,
+        shared=SharedFolder(show),
     )
 
 

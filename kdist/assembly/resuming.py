@@ -151,7 +151,7 @@ class GoingOn:
                 parts.model,
                 store,
                 self.saved.read,
-                read_rows=self.saved.read_rows,
+                read_blocks=self.saved.read_blocks,
                 with_optimizer=self.with_optimizer,
             )
             store.take_from_chief(with_optimizer=True)

@@ -45,6 +45,7 @@ _AT_LEAST: Mapping[str, int] = {
     "checkpoint.every_epochs": 1,
     "checkpoint.every_seconds": 0,
     "checkpoint.keep": 1,
+    "checkpoint.copy_bytes": 0,
     "cluster.workers": 0,
     "cluster.ps": 0,
     "cluster.max_restarts": 0,

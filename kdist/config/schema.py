@@ -199,6 +199,7 @@ class CheckpointConfig:
             validation.
         mode: Whether less or more of it is better: min, max or auto.
         async_: Whether the files are written while training goes on (key `checkpoint.async`).
+        copy_bytes: How much of its large tables a parameter server may copy for that.
         dir: Where; `None` means the run folder. Another file system's, as in gs://bucket/path, too.
     """
 
@@ -210,6 +211,7 @@ class CheckpointConfig:
     monitor: str | None = None
     mode: str = "auto"
     async_: bool = True
+    copy_bytes: int = 4 << 30
     dir: str | None = None
 
     @property

@@ -14,9 +14,10 @@ import tensorflow as tf
 
 from kdist.distribute import keras_adapter
 from kdist.distribute.gradients import all_finite, divide
+from kdist.distribute.graph_values import eagerly
 from kdist.distribute.layout import BucketLayout
 from kdist.distribute.row_rules import sum_repeated, update_rows
-from kdist.distribute.values import eagerly, run, to_numpy
+from kdist.distribute.values import run, to_numpy
 from kdist.errors import ConfigError
 
 # Updates that treat every element by itself, so that an update of a concatenation equals the

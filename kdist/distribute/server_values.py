@@ -1,15 +1,17 @@
 """Values of a store on servers, read and written from outside of its steps."""
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from kdist.distribute import keras_adapter
 from kdist.distribute.bucket_values import bucket_value, variable_values
+from kdist.distribute.layout import LARGE_VARIABLE_BYTES
 from kdist.distribute.spilled import KeptTable
 from kdist.distribute.store import fingerprint, pack_states, write_states
 from kdist.distribute.table_search import plain_layers
-from kdist.distribute.values import to_numpy, write
+from kdist.distribute.values import read_each, to_numpy, write, write_each
 
 if TYPE_CHECKING:
     from kdist.distribute.server_store import ServerStore
@@ -24,10 +26,14 @@ def write_to_model(store: "ServerStore") -> None:
         if store.layout.buckets[index].members[0].variable_index not in structure.kept_on_servers
     }
     positions = sorted(variables)
-    values = variable_values(
-        [store.layout.buckets[index] for index in positions],
-        lambda position: to_numpy(variables[positions[position]]),
-    )
+    small = [i for i in positions if store.layout.buckets[i].num_bytes < LARGE_VARIABLE_BYTES]
+    known = dict(zip(small, read_each(variables[i] for i in small), strict=True))
+
+    def value_of(position: int) -> np.ndarray:
+        index = positions[position]
+        return known[index] if index in known else to_numpy(variables[index])
+
+    values = variable_values([store.layout.buckets[index] for index in positions], value_of)
     for position, value in values:
         keras_adapter.give_value(store.structure.trainable[position], value)
     write_states_to_model(store)
@@ -44,14 +50,7 @@ def read_from_model(store: "ServerStore") -> bool:
     """Take over what somebody wrote into the model; return whether anything differed."""
     structure = store.structure
     changed = store.frozen_fingerprint != fingerprint(structure.frozen)
-    variables = _buckets(store)
-    for index, bucket in enumerate(store.layout.buckets):
-        if not keras_adapter.has_value(structure.trainable[bucket.members[0].variable_index]):
-            continue
-        value = bucket_value(bucket, lambda i: to_numpy(structure.trainable[i]))
-        if not np.array_equal(value, to_numpy(variables[index]), equal_nan=True):
-            write(variables[index], value)
-            changed = True
+    changed = write_each(_differing(store)) > 0 or changed
     for index in structure.kept_on_servers:
         keras_adapter.drop_value(structure.trainable[index])
     states = pack_states(structure.float_states)
@@ -59,6 +58,21 @@ def read_from_model(store: "ServerStore") -> bool:
         write(store.states, states)
         changed = True
     return changed
+
+
+def _differing(store: "ServerStore") -> Iterator[tuple[Any, np.ndarray]]:
+    """Yield the variables of buckets that have other values than the model, with the model's."""
+    trainable, variables = store.structure.trainable, _buckets(store)
+    buckets = store.layout.buckets
+    held = [
+        index
+        for index, bucket in enumerate(buckets)
+        if keras_adapter.has_value(trainable[bucket.members[0].variable_index])
+    ]
+    for index, found in zip(held, read_each(variables[index] for index in held), strict=True):
+        value = bucket_value(buckets[index], lambda i: to_numpy(trainable[i]))
+        if not np.array_equal(value, found, equal_nan=True):
+            yield variables[index], value
 
 
 def kept_tables(store: "ServerStore") -> list[KeptTable]:

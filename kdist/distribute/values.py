@@ -4,61 +4,120 @@ A between-graph worker holds its parameter store in a `tf.Graph` of its own, who
 reaches. Whoever reads or writes variables of a store does it here, and need not know which it is.
 """
 
-import weakref
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import keras
 import numpy as np
 import tensorflow as tf
 
-_sessions: "weakref.WeakKeyDictionary[Any, GraphValues]" = weakref.WeakKeyDictionary()
-_fillings: "weakref.WeakKeyDictionary[Any, list[Any]]" = weakref.WeakKeyDictionary()
+from kdist.distribute.graph_values import eagerly, fill_later, session_of
+
+# A session's call carries so much: it is one message, and a message has a limit of 2 GiB.
+CALL_BYTES = 256 << 20
 
 
 def to_numpy(variable: Any) -> np.ndarray:
     """Return a variable's value as an array, with its own dtype."""
     raw = raw_variable(variable)
-    session = _session_of(raw)
+    session = session_of(raw)
     if session is not None:
-        return session.read(raw)
+        return session.read([raw])[0]
     return np.asarray(eagerly(raw.numpy))
+
+
+def read_each(variables: Iterable[Any]) -> Iterator[np.ndarray]:
+    """Yield the values of variables, in order; a session is called once for many of them."""
+    for group in _groups((variable, None) for variable in variables):
+        raws = [raw for raw, _ in group]
+        session = session_of(raws[0])
+        if session is not None:
+            yield from session.read(raws)
+        else:
+            yield from (to_numpy(raw) for raw in raws)
 
 
 def read_rows(variable: Any, first: int, end: int) -> np.ndarray:
     """Return rows `[first, end)` of a variable; nothing else is read or sent."""
     raw = raw_variable(variable)
-    session = _session_of(raw)
+
+    def gathered(first: Any, end: Any) -> tf.Tensor:
+        with tf.device(raw.device):
+            return tf.gather(raw, tf.range(first, end))
+
+    return call(raw, "read_rows", gathered, first, end)
+
+
+def call(variable: Any, name: str, function: Callable[..., Any], *arguments: Any) -> Any:
+    """Return what a function of tensors returns, as an array: run now, or in a variable's session.
+
+    Args:
+        variable: Decides where.
+        name: Of the function, which in a session is built once for a variable.
+        function: Takes the arguments as tensors; returns a tensor or an operation.
+        *arguments: Integers, texts, bytes or arrays, always of the same dtypes and ranks.
+    """
+    raw = raw_variable(variable)
+    session = session_of(raw)
     if session is not None:
-        return session.read_rows(raw, first, end)
-    with tf.device(raw.device):
-        return tf.gather(raw, tf.range(first, end)).numpy()
+        return session.call((name, id(raw)), function, *arguments)
+    found = function(*(tf.constant(argument) for argument in arguments))
+    return None if found is None else found.numpy()
+
+
+def run_all(variables: Sequence[Any], name: str, function: Callable[[Any], Any]) -> None:
+    """Run a function's operation for each of some variables of one session, in one call."""
+    if variables:
+        session = session_of(raw_variable(variables[0]))
+        assert session is not None
+        session.run_all(variables, name, function)
+
+
+def is_in_session(variable: Any) -> bool:
+    """Return whether a session reaches this variable."""
+    return session_of(raw_variable(variable)) is not None
 
 
 def write(variable: Any, value: Any) -> None:
     """Give a variable a value of its own shape."""
+    write_each([(variable, value)])
+
+
+def write_each(pairs: Iterable[tuple[Any, Any]]) -> int:
+    """Give variables values of their own shapes; return how many they were.
+
+    A session is called once for many of them.
+
+    Args:
+        pairs: Variables, each with its value; taken one at a time.
+    """
+    num = 0
+    for group in _groups(pairs):
+        num += len(group)
+        session = session_of(group[0][0])
+        if session is not None:
+            session.write(group)
+        else:
+            for raw, value in group:
+                raw.assign(value)
+    return num
+
+
+def rows_writer(variable: Any) -> Callable[[np.ndarray, np.ndarray], None]:
+    """Return what writes rows of a variable: it is given their places, and the rows."""
     raw = raw_variable(variable)
-    session = _session_of(raw)
-    if session is not None:
-        session.write(raw, value)
-    else:
-        raw.assign(value)
+
+    def update(places: Any, rows: Any) -> Any:
+        with tf.device(raw.device), tf.control_dependencies([raw.scatter_nd_update(places, rows)]):
+            return tf.constant(0)
+
+    # Only a graph knows the shape of a variable that is elsewhere.
+    function = update if is_in_session(raw) else _graph_function(update)
+    return lambda places, rows: call(raw, "write_rows", function, places[:, None], rows)
 
 
-def write_rows(variable: Any, first: int, rows: np.ndarray) -> bool:
-    """Write rows from `first` on, if the variable can be written in part; return whether."""
-    raw = raw_variable(variable)
-    if _session_of(raw) is not None:
-        return False
-
-    @tf.function(autograph=False)  # Only a graph knows the shape of a variable that is elsewhere.
-    def update(places: tf.Tensor, values: tf.Tensor) -> None:
-        with tf.device(raw.device):
-            raw.scatter_nd_update(places[:, None], values)
-
-    update(tf.range(first, first + len(rows)), tf.constant(rows))
-    return True
+def _graph_function(function: Callable[..., Any]) -> Callable[..., Any]:
+    return tf.function(function, autograph=False, reduce_retracing=True)
 
 
 def first_value(make: Callable[[], Any], shape: Any, dtype: Any) -> Any:
@@ -78,7 +137,7 @@ def fill(variable: Any, operation: Callable[[], Any]) -> None:
     if tf.executing_eagerly():
         operation()
     else:
-        _fillings.setdefault(raw_variable(variable).graph, []).append(operation)
+        fill_later(raw_variable(variable).graph, operation)
 
 
 def run(variable: Any, operation: Callable[[], Any]) -> None:
@@ -88,80 +147,11 @@ def run(variable: Any, operation: Callable[[], Any]) -> None:
         variable: One of the variables.
         operation: Calls the operations; its result is dropped.
     """
-    session = _session_of(raw_variable(variable))
+    session = session_of(raw_variable(variable))
     if session is None:
         operation()
     else:
         session.run(operation)
-
-
-def eagerly(function: Callable[[], Any]) -> Any:
-    """Return `function()`, run eagerly, also while a graph is being built.
-
-    Whether TensorFlow runs operations or records them is a property of the thread, so another
-    thread does it.
-    """
-    if tf.executing_eagerly():
-        return function()
-    with ThreadPoolExecutor(1) as thread:
-        return thread.submit(function).result()
-
-
-class GraphValues:
-    """The values of a graph's variables, through its session."""
-
-    def __init__(self, session: tf.compat.v1.Session):
-        """Let `to_numpy` and `write` reach the variables of the session's graph."""
-        self._session = session
-        self._writers: dict[int, tuple[Any, Any]] = {}
-        self._row_readers: dict[int, tuple[Any, Any]] = {}
-        _sessions[session.graph] = self
-        with session.graph.as_default():
-            for variable in tf.compat.v1.global_variables():
-                self._writers[id(variable)] = _writer(variable)  # One by one costs more later.
-
-    def fill_all(self) -> None:
-        """Run what `fill` was given for the graph's variables."""
-        for operation in _fillings.pop(self._session.graph, []):
-            self.run(operation)
-
-    def read(self, variable: tf.Variable) -> np.ndarray:
-        """Return a variable's value."""
-        with self._session.graph.as_default():
-            return np.asarray(self._session.run(variable))
-
-    def read_rows(self, variable: tf.Variable, first: int, end: int) -> np.ndarray:
-        """Return rows of a variable."""
-        if id(variable) not in self._row_readers:
-            with self._session.graph.as_default(), tf.device(variable.device):
-                given = tf.compat.v1.placeholder(tf.int32, [2])
-                rows = tf.gather(variable, tf.range(given[0], given[1]))
-                self._row_readers[id(variable)] = given, rows
-        given, rows = self._row_readers[id(variable)]
-        return self._session.run(rows, {given: [first, end]})
-
-    def write(self, variable: tf.Variable, value: Any) -> None:
-        """Set a variable."""
-        given, assign = self._writers[id(variable)]
-        self._session.run(assign, {given: np.asarray(value)})
-
-    def run(self, operation: Callable[[], Any]) -> None:
-        """Run operations; they are added to the graph."""
-
-        def ordered() -> tf.Tensor:
-            operation()
-            return tf.constant(0)
-
-        traced = eagerly(tf.function(ordered, autograph=False).get_concrete_function)
-        with self._session.graph.as_default():
-            self._session.run(traced())
-
-
-def _writer(variable: Any) -> tuple[Any, Any]:
-    """Return a placeholder, and the operation that assigns what it is fed."""
-    with tf.device(variable.device):
-        given = tf.compat.v1.placeholder(variable.dtype, variable.shape)
-        return given, variable.assign(given, read_value=False)
 
 
 def raw_variable(variable: Any) -> Any:
@@ -169,11 +159,18 @@ def raw_variable(variable: Any) -> Any:
     return variable.value if isinstance(variable, keras.Variable) else variable
 
 
-def _session_of(raw: Any) -> GraphValues | None:
-    if not _sessions:
-        return None
-    try:
-        handle = raw.handle
-    except (AttributeError, ValueError):  # A distributed variable, outside a replica.
-        return None
-    return _sessions.get(handle.graph) if tf.is_symbolic_tensor(handle) else None
+def _groups(pairs: Iterable[tuple[Any, Any]]) -> Iterator[list[tuple[Any, Any]]]:
+    """Yield pairs of variables and values: one by one, or as many as a session's call carries."""
+    group: list[tuple[Any, Any]] = []
+    num_bytes, of_group = 0, None
+    for variable, value in pairs:
+        raw = raw_variable(variable)
+        session = session_of(raw)
+        size = 0 if session is None else raw.dtype.size * (raw.shape.num_elements() or 0)
+        if group and (session is None or session is not of_group or num_bytes + size > CALL_BYTES):
+            yield group
+            group, num_bytes = [], 0
+        group.append((raw, value))
+        num_bytes, of_group = num_bytes + size, session
+    if group:
+        yield group

@@ -1,13 +1,18 @@
 """A checkpoint goes from servers to one process, from there to servers, and to other servers."""
 
+import pathlib
+
 import keras
 import numpy as np
 import pytest
 
-from kdist.training.checkpoints import canonical, large_tables
+from kdist.distribute.held_values import Held
+from kdist.training.checkpoints import arrays, files, large_tables, shards, snapshot
+from kdist.training.checkpoints.arrays import Streamed
 from kdist.training.checkpoints.canonical import capture, restore
-from kdist.training.checkpoints.folder import CheckpointFolder
-from kdist.training.checkpoints.format import Streamed, read_checkpoint
+from kdist.training.checkpoints.folder import CheckpointFolder, CheckpointWriteError
+from kdist.training.checkpoints.format import read_checkpoint
+from kdist.training.checkpoints.shards import SharedFolder
 from tests.engine.cases import CASES, ROWS, adam, dense
 from tests.engine.harness import fit, numpy_weights, prepare
 
@@ -82,37 +87,151 @@ def embedded(num_ids=5000):
     return build
 
 
-def test_a_table_that_only_servers_hold_passes_through_in_blocks(cluster, tmp_path, monkeypatch):
-    monkeypatch.setattr(large_tables, "_BLOCK_BYTES", 700 * 32)  # 5000 rows are no multiple.
-    monkeypatch.setattr(canonical, "STREAMED_BYTES", 1000)
-    rng = np.random.default_rng(0)
-    x = rng.integers(0, 5000, size=(40, 2)).astype("int32")
-    data = {"train": (x, (x[:, 0] % 3).astype("int32"))}
-    kept = {"strategy": {"sparse": "rows", "gather_bytes": 0}}
+BY_ROWS = {"strategy": {"sparse": "rows"}}
+KEPT = {"strategy": {"sparse": "rows", "gather_bytes": 0}}
 
-    def prepare_on(servers, **settings):
-        return cluster.prepare(embedded(), data, workers=1, ps=servers, **settings)
 
-    def weights_after(run, first, num_steps):
-        train(run.engine, first, num_steps)
-        run.loop.store.write_to_model()
-        return dict(capture(run.model, run.loop.store)())
+class Tables:
+    """Trainings of a table that only servers hold, each from the same beginning."""
 
-    unbroken = weights_after(prepare_on(2, strategy={"sparse": "rows"}), 0, 9)
-    half = prepare_on(2, **kept)
+    def __init__(self, cluster):
+        rng = np.random.default_rng(0)
+        x = rng.integers(0, 5000, size=(40, 2)).astype("int32")
+        self.data = {"train": (x, (x[:, 0] % 3).astype("int32"))}
+        self._cluster = cluster
+
+    def prepare(self, servers, settings=KEPT):
+        if not servers:
+            return prepare(embedded(), self.data, **BY_ROWS)
+        return self._cluster.prepare(embedded(), self.data, workers=1, ps=servers, **settings)
+
+    @staticmethod
+    def after(run, first_step, num_steps):
+        train(run.engine, first_step, num_steps)
+        store = run.engine.loop.store
+        store.write_to_model()
+        return whole(capture(run.engine.structure.model, store))
+
+
+def whole(taken):
+    """Return all arrays of a snapshot."""
+    return {
+        name: np.concatenate(list(value.blocks())) if isinstance(value, Streamed) else value
+        for name, value in taken()
+    }
+
+
+@pytest.fixture
+def tables(cluster, monkeypatch):
+    monkeypatch.setattr(arrays, "_BLOCK_BYTES", 700 * 32)  # 5000 rows are no multiple.
+    monkeypatch.setattr(large_tables, "SHARD_BYTES", 900 * 32)
+    monkeypatch.setattr(snapshot, "STREAMED_BYTES", 1000)
+    return Tables(cluster)
+
+
+def saved_by_servers(tables, folder, say=None):
+    """Return a checkpoint of step 4 that was written after further steps."""
+    run = tables.prepare(2)
+    train(run.engine, 0, 4)
+    said = []
+    shared = SharedFolder(say or said.append)
+    taken = capture(run.model, run.loop.store, copy_bytes=1 << 20, shared=shared)
+    assert not taken.is_live
+    train(run.engine, 4, 2)  # Steps go on before anything is written.
+    written = CheckpointFolder(folder).save(4, taken(), {})
+    taken.release()
+    assert said == []
+    return read_checkpoint(written.path)
+
+
+@pytest.mark.parametrize("where", ["local", pytest.param("ram", marks=pytest.mark.slow)])
+def test_servers_write_their_tables_while_steps_go_on(tables, tmp_path, where):
+    folder = f"ram://{tmp_path}" if where == "ram" else str(tmp_path)
+    saved = saved_by_servers(tables, folder)
+    saved.verify()
+    sharded = {name: entry.shards for name, entry in saved.entries.items() if entry.shards}
+    assert len(sharded) == 3  # Adam's slots, too.
+    assert all(len(shards) == 2 * 3 for shards in sharded.values())  # Of 2500 rows each.
+    names = files.names(saved.folder)
+    assert len(names) == 3 * 6 * 2 + 2  # No probe is left, nor anything else.
+    assert files.size_of(f"{saved.folder}/arrays.bin") < 5000
+    unbroken = tables.after(tables.prepare(2, BY_ROWS), 0, 9)
+    for servers, settings in ((1, KEPT), (2, KEPT), (2, BY_ROWS), (0, BY_ROWS)):
+        other = tables.prepare(servers, settings)
+        model, store = other.engine.structure.model, other.engine.loop.store
+        restore(model, store, saved.read, read_blocks=saved.read_blocks)
+        found = tables.after(other, 4, 5)
+        for name, value in unbroken.items():
+            np.testing.assert_allclose(found[name], value, atol=1e-5, err_msg=name)
+
+
+@pytest.mark.parametrize("ending", [".index", ".data-00000-of-00001"])
+@pytest.mark.parametrize("damage", ["byte", "end", "all"])
+def test_a_broken_shard_is_named_and_its_checkpoint_skipped(tables, tmp_path, ending, damage):
+    saved = saved_by_servers(tables, str(tmp_path))
+    path = pathlib.Path(saved.folder) / f"{saved.entries['variables/0'].shards[1].file}{ending}"
+    content = path.read_bytes()
+    if damage == "all":
+        path.unlink()
+    else:
+        path.write_bytes(content[:-9] + (b"?" * 9 if damage == "byte" else b""))
+    broken = []
+    assert CheckpointFolder(str(tmp_path)).newest_whole(broken.append) is None
+    [sentence] = broken
+    assert path.name.removesuffix(ending) in sentence
+
+
+def test_servers_that_do_not_see_the_folder_hand_their_tables_to_the_chief(
+    tables, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(shards, "can_read", lambda variable, path, content: False)
+    run, said = tables.prepare(2), []
+    shared = SharedFolder(said.append)
+    for step in (1, 2):
+        taken = capture(run.model, run.loop.store, copy_bytes=1 << 20, shared=shared)
+        written = CheckpointFolder(str(tmp_path)).save(step, taken(), {})
+        assert files.names(written.path) == ["arrays.bin", "checkpoint.json"]
+    [sentence] = said
+    assert sentence.startswith(f"ps-0, ps-1 cannot write into {tmp_path},")
+
+
+def test_a_server_that_cannot_write_leaves_nothing(tables, tmp_path, monkeypatch):
+    save = Held.save
+
+    def full(held, path, first, end):
+        save(held, f"{tmp_path}/file/x" if first else path, first, end)
+        if first:
+            save(held, f"{tmp_path}/file/x", first, end)
+
+    (tmp_path / "file").write_text("no folder")
+    monkeypatch.setattr(Held, "save", full)
+    run = tables.prepare(2)
+    taken = capture(run.model, run.loop.store, shared=SharedFolder(lambda text: None))
+    with pytest.raises(CheckpointWriteError, match="step-000000001 cannot be written"):
+        CheckpointFolder(str(tmp_path / "kept")).save(1, taken(), {})
+    assert files.names(str(tmp_path / "kept")) == []
+
+
+def test_tables_are_copied_only_where_there_is_room(tables):
+    run = tables.prepare(2)
+    needed = 3 * 2500 * 8 * 4  # The table and Adam's two slots, of one server.
+    for copy_bytes, is_live in ((needed, False), (needed - 1, True), (0, True)):
+        assert capture(run.model, run.loop.store, copy_bytes=copy_bytes).is_live == is_live
+
+
+def test_a_table_that_only_servers_hold_passes_through_in_blocks(tables, tmp_path):
+    half = tables.prepare(2)
     train(half.engine, 0, 4)
-    snapshot = capture(half.model, half.loop.store)
-    assert snapshot.is_live
-    assert sum(isinstance(value, Streamed) for _, value in snapshot()) == 3  # Adam's slots, too.
-    written = CheckpointFolder(str(tmp_path)).save(4, snapshot(), {})
+    taken = capture(half.model, half.loop.store)
+    assert taken.is_live
+    assert sum(isinstance(value, Streamed) for _, value in taken()) == 3
+    written = CheckpointFolder(str(tmp_path)).save(4, taken(), {})
     saved = read_checkpoint(written.path)
     saved.verify()
-    for servers, settings in ((1, kept), (2, kept), (2, {"strategy": {"sparse": "rows"}})):
-        other = prepare_on(servers, **settings)
-        restore(other.model, other.loop.store, saved.read, read_rows=saved.read_rows)
-        found = weights_after(other, 4, 5)
+    unbroken = tables.after(tables.prepare(2, BY_ROWS), 0, 9)
+    for servers, settings in ((1, KEPT), (2, BY_ROWS)):
+        other = tables.prepare(servers, settings)
+        restore(other.model, other.loop.store, saved.read, read_blocks=saved.read_blocks)
+        found = tables.after(other, 4, 5)
         for name, value in unbroken.items():
-            mine = found[name]
-            if isinstance(mine, Streamed):
-                mine = np.concatenate(list(mine.blocks()))
-            np.testing.assert_allclose(mine, value, atol=1e-5, err_msg=name)
+            np.testing.assert_allclose(found[name], value, atol=1e-5, err_msg=name)

@@ -11,7 +11,8 @@ from kdist.distribute.between_graph.copies import as_arrays
 from kdist.distribute.between_graph.desk import TRAIN, TURNS, Ticket, as_ticket
 from kdist.distribute.between_graph.graph import WorkerGraph
 from kdist.distribute.between_graph.reach import wait_for_servers
-from kdist.distribute.values import GraphValues, to_numpy, write
+from kdist.distribute.graph_values import GraphValues
+from kdist.distribute.values import to_numpy, write
 from kdist.errors import TaskTimeoutError
 
 # Steps of one ticket: few round trips to the desk, and not much to do again for who is lost.

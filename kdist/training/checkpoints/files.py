@@ -22,6 +22,11 @@ def join(folder: str, name: str) -> str:
     return f"{folder.rstrip('/')}/{name}"
 
 
+def absolute(path: str) -> str:
+    """Return a path that means the same to every process that sees the file system."""
+    return path if is_remote(path) else os.path.abspath(path)
+
+
 def make_folder(path: str) -> None:
     """Make a folder and its parents; one that is there is fine."""
     if is_remote(path):
@@ -54,6 +59,13 @@ def writing(path: str) -> Iterator[Any]:
         yield file
         file.flush()
         os.fsync(file.fileno())
+
+
+def sync(path: str) -> None:
+    """Get what somebody has written into a file of this machine onto the disk."""
+    if not is_remote(path):
+        with open(path, "rb") as file:
+            os.fsync(file.fileno())
 
 
 @contextlib.contextmanager
@@ -93,7 +105,7 @@ def remove_folder(folder: str, known: tuple[str, ...]) -> None:
     present = names(folder)
     for prefix in known:
         for name in [each for each in present if each.startswith(prefix)]:
-            _remove(join(folder, name))
+            remove(join(folder, name))
     if is_remote(folder):
         with _as_os_errors():
             if tf.io.gfile.isdir(folder) and not tf.io.gfile.listdir(folder):
@@ -112,9 +124,10 @@ def free_bytes(folder: str) -> int | None:
     return None
 
 
-def _remove(path: str) -> None:
+def remove(path: str) -> None:
+    """Remove a file; none is there afterwards."""
     if is_remote(path):
-        with _as_os_errors():
+        with _as_os_errors(), contextlib.suppress(tf.errors.NotFoundError):
             tf.io.gfile.remove(path)
     else:
         with contextlib.suppress(FileNotFoundError):
@@ -125,5 +138,7 @@ def _remove(path: str) -> None:
 def _as_os_errors() -> Iterator[None]:
     try:
         yield
+    except tf.errors.NotFoundError as error:
+        raise FileNotFoundError(error.message) from error
     except tf.errors.OpError as error:
         raise OSError(error.message) from error

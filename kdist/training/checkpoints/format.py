@@ -2,6 +2,7 @@
 
     step-000000120/
       arrays.bin          the arrays' bytes, one after the other
+      shard-...           rows of large arrays that servers wrote themselves; see `shards`
       checkpoint.json     where each of them lies, its dtype, shape and checksum; and the state
 
 A folder is a whole checkpoint if `checkpoint.json` is whole, and all that it names is. So it does
@@ -10,49 +11,33 @@ not matter where a kill, a full disk or a file system without atomic renames int
 
 import json
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 
+from kdist.distribute.layout import Rows
 from kdist.errors import ConfigError
 from kdist.training.checkpoints import files
+from kdist.training.checkpoints.arrays import (
+    ARRAYS,
+    Block,
+    Entry,
+    Value,
+    row_bounds,
+    write_arrays,
+)
+from kdist.training.checkpoints.shards import SHARD, Shard, read_shard
 
 MARKER = "checkpoint.json"
-ARRAYS = "arrays"
 # All that a checkpoint's folder holds of ours: the marker goes first when one is removed.
-OWN_FILES = (MARKER, ARRAYS)
+OWN_FILES = (MARKER, ARRAYS, SHARD)
 VERSION = 1
 _CHUNK_BYTES = 16 << 20
 
 
 class BrokenCheckpointError(ConfigError):
     """A folder is no whole checkpoint: cut off, damaged, or of another version."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Streamed:
-    """An array that nobody holds whole: its rows come block by block, in order."""
-
-    shape: tuple[int, ...]
-    dtype: np.dtype
-    blocks: Callable[[], Iterator[np.ndarray]]
-
-
-Value = np.ndarray | Streamed
-
-
-@dataclass(frozen=True)
-class Entry:
-    """Where an array lies, and what it is."""
-
-    file: str
-    offset: int
-    num_bytes: int
-    dtype: str
-    shape: tuple[int, ...]
-    crc32: int
 
 
 def write_checkpoint(
@@ -72,30 +57,16 @@ def write_checkpoint(
         OSError: If it cannot be written.
     """
     files.make_folder(folder)
-    entries: dict[str, Any] = {}
-    name, offset = f"{ARRAYS}.bin", 0
-    with files.writing(files.join(folder, name)) as file:
-        for key, value in arrays:
-            blocks = value.blocks() if isinstance(value, Streamed) else (value,)
-            begin, crc = offset, 0
-            for block in blocks:
-                flat = np.ascontiguousarray(block).reshape(-1).view(np.uint8)
-                file.write(flat.data if not files.is_remote(folder) else flat.tobytes())
-                crc = zlib.crc32(flat.data, crc)
-                offset += flat.size
-            entries[key] = {
-                "file": name,
-                "offset": begin,
-                "num_bytes": offset - begin,
-                "dtype": value.dtype.name,
-                "shape": list(value.shape),
-                "crc32": crc,
-            }
-    content = {"version": VERSION, "state": dict(state), "arrays": entries}
+    entries, num_bytes = write_arrays(folder, arrays)
+    content = {
+        "version": VERSION,
+        "state": dict(state),
+        "arrays": {name: entry.as_json() for name, entry in entries.items()},
+    }
     text = json.dumps({**content, "crc32": _checksum(content)}, indent=1).encode()
     with files.writing(files.join(folder, MARKER)) as file:
         file.write(text)
-    return offset + len(text)
+    return num_bytes + len(text)
 
 
 class SavedCheckpoint:
@@ -118,25 +89,32 @@ class SavedCheckpoint:
             BrokenCheckpointError: If it is damaged, or cannot be read.
         """
         entry = self.entries[name]
+        if entry.shards:
+            return self._joined(name, entry)
         try:
             with files.reading(files.join(self.folder, entry.file)) as file:
                 file.seek(entry.offset)
                 content = file.read(entry.num_bytes)
         except OSError as error:
-            raise self._broken(f"{entry.file}: {error.strerror or error}") from error
+            raise self._broken(entry.file, error) from error
         if len(content) != entry.num_bytes or zlib.crc32(content) != entry.crc32:
-            raise self._broken(f"{name} in {entry.file} is damaged")
+            raise self._broken(f"{name} in {entry.file}", "it is damaged")
         return np.frombuffer(content, np.dtype(entry.dtype)).reshape(entry.shape)
 
-    def read_rows(self, name: str, first: int, end: int) -> np.ndarray:
-        """Return rows `[first, end)` of an array that `verify` has looked at."""
+    def read_blocks(self, name: str) -> Iterator[Block]:
+        """Yield the rows of an array that `verify` has looked at, each once, in blocks."""
         entry = self.entries[name]
-        shape = (end - first, *entry.shape[1:])
-        row_bytes = entry.num_bytes // max(1, entry.shape[0])
+        for shard in entry.shards:
+            yield shard.rows, self._read_shard(shard)
+        if entry.shards:
+            return
         with files.reading(files.join(self.folder, entry.file)) as file:
-            file.seek(entry.offset + first * row_bytes)
-            content = file.read((end - first) * row_bytes)
-        return np.frombuffer(content, np.dtype(entry.dtype)).reshape(shape)
+            file.seek(entry.offset)
+            dtype = np.dtype(entry.dtype)
+            for first, stop in row_bounds(entry.shape, dtype):
+                content = file.read(entry.num_bytes // entry.shape[0] * (stop - first))
+                block = np.frombuffer(content, dtype).reshape((stop - first, *entry.shape[1:]))
+                yield Rows(first=first, stop=stop), block
 
     def read_all(self, prefix: str) -> dict[str, np.ndarray]:
         """Return the arrays whose names begin with `prefix`, without it."""
@@ -154,19 +132,36 @@ class SavedCheckpoint:
         """
         by_file: dict[str, list[tuple[str, Entry]]] = {}
         for name, entry in self.entries.items():
-            by_file.setdefault(entry.file, []).append((name, entry))
+            for shard in entry.shards:
+                self._read_shard(shard)
+            if not entry.shards:
+                by_file.setdefault(entry.file, []).append((name, entry))
         for file_name, held in by_file.items():
             try:
                 with files.reading(files.join(self.folder, file_name)) as file:
                     for name, entry in sorted(held, key=lambda pair: pair[1].offset):
                         file.seek(entry.offset)
                         if _crc_of(file, entry.num_bytes) != entry.crc32:
-                            raise self._broken(f"{name} in {file_name} is damaged")
+                            raise self._broken(f"{name} in {file_name}", "it is damaged")
             except OSError as error:
-                raise self._broken(f"{file_name}: {error.strerror or error}") from error
+                raise self._broken(file_name, error) from error
 
-    def _broken(self, reason: str) -> BrokenCheckpointError:
-        return BrokenCheckpointError(f"The checkpoint {self.folder} is broken: {reason}.")
+    def _joined(self, name: str, entry: Entry) -> np.ndarray:
+        whole = np.empty(entry.shape, np.dtype(entry.dtype))
+        for rows, values in self.read_blocks(name):
+            whole[rows.as_slice] = values
+        return whole
+
+    def _read_shard(self, shard: Shard) -> np.ndarray:
+        try:
+            return read_shard(self.folder, shard)
+        except OSError as error:
+            raise self._broken(shard.file, error) from error
+
+    def _broken(self, what: str, reason: OSError | str) -> BrokenCheckpointError:
+        if isinstance(reason, OSError):
+            reason = reason.strerror or str(reason)
+        return BrokenCheckpointError(f"The checkpoint {self.folder} is broken: {what}: {reason}.")
 
 
 def read_checkpoint(folder: str) -> SavedCheckpoint:
@@ -180,10 +175,7 @@ def read_checkpoint(folder: str) -> SavedCheckpoint:
         with files.reading(path) as file:
             content = json.loads(file.read())
         found = content.pop("crc32")
-        entries = {
-            name: Entry(**{**entry, "shape": tuple(entry["shape"])})
-            for name, entry in content["arrays"].items()
-        }
+        entries = {name: Entry.from_json(entry) for name, entry in content["arrays"].items()}
         is_whole = found == _checksum(content)
     except OSError as error:
         raise BrokenCheckpointError(

@@ -15,8 +15,9 @@ from kdist.distribute.inner_loop import InnerLoop, OwnState
 from kdist.errors import PeerLostError
 from kdist.training.callback_bridge import CallbackBridge
 from kdist.training.checkpoints.callback_state import Arrays, CallbackStates, State
-from kdist.training.checkpoints.canonical import capture
+from kdist.training.checkpoints.canonical import capture, prepare
 from kdist.training.checkpoints.folder import CheckpointFolder, Written
+from kdist.training.checkpoints.shards import SharedFolder
 from kdist.training.checkpoints.writer import Writer
 from kdist.training.plan import TrainingState
 from kdist.training.report.facts import EpochFacts
@@ -74,6 +75,8 @@ class CheckpointKeeper:
         on_saved: OnSaved,
         own_state: OwnState | None = None,
         is_async: bool = True,
+        copy_bytes: int = 0,
+        shared: SharedFolder | None = None,
         clock: Callable[[], float] = time.monotonic,
     ):
         """Hold the parts.
@@ -89,6 +92,8 @@ class CheckpointKeeper:
             on_saved: Told of each checkpoint.
             own_state: What else steps change, if anything.
             is_async: Whether files are written while training goes on.
+            copy_bytes: What a server may copy of its large tables for that.
+            shared: How servers write tables themselves; without it they pass through the chief.
             clock: Seconds, monotonic.
         """
         self._folder = folder
@@ -101,6 +106,8 @@ class CheckpointKeeper:
         self._on_saved = on_saved
         self._own_state = own_state
         self._writer = Writer(is_async=is_async)
+        self._copy_bytes = copy_bytes if is_async else 0
+        self._shared = shared
         self._clock = clock
         self._last_s = clock()
         self._last_saved: Mapping[str, Any] | None = None
@@ -117,6 +124,8 @@ class CheckpointKeeper:
     def begin(self) -> None:
         """Look at the callbacks, once they have heard that training begins."""
         self.callbacks = CallbackStates(self._bridge.all_callbacks)
+        if self._schedule.is_on:
+            prepare(self._model, self._loop.store)
         self._last_s = self._clock()
 
     def after_stretch(self) -> None:
@@ -195,7 +204,9 @@ class CheckpointKeeper:
         position = position or self._state().as_position()
         states, found = callbacks or self._captured_callbacks()
         callback_arrays = {name: np.array(value) for name, value in found.items()}
-        values = capture(self._model, self._loop.store)
+        values = capture(
+            self._model, self._loop.store, copy_bytes=self._copy_bytes, shared=self._shared
+        )
         sums = self._loop.capture_sums() if position["step_in_epoch"] else {}
         own = self._own_state.capture_own() if self._own_state is not None else {}
         state = {
@@ -214,7 +225,11 @@ class CheckpointKeeper:
             arrays = chain(
                 values(), _named(SUMS, sums), _named(OWN, own), _named(CALLBACKS, callback_arrays)
             )
-            written = self._folder.save(step, arrays, state)
+            try:
+                written = self._folder.save(step, arrays, state)
+            finally:
+                with contextlib.suppress(tf.errors.OpError):  # A server may be lost.
+                    values.release()
             write_s = self._clock() - begun_s
             is_waiting = values.is_live or not self._writer.is_async
             self._on_saved(

@@ -1,66 +1,99 @@
-"""Tables that only servers hold: they pass through the chief block by block.
+"""Tables that only servers hold: nobody has one of them whole.
 
-Nobody holds such a table whole, nor a second copy of it. So it is written while training waits.
+Their servers write them into files of the checkpoint, side by side; or, where those do not see its
+folder, they pass through the chief block by block.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+import itertools
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 
+from kdist.distribute.held_values import Held
 from kdist.distribute.layout import Bucket, Rows
-from kdist.distribute.values import read_rows, write, write_rows
-from kdist.training.checkpoints.format import Streamed
+from kdist.distribute.values import rows_writer
+from kdist.training.checkpoints.arrays import Block, Streamed, row_bounds
+from kdist.training.checkpoints.shards import Shard, SharedFolder, described
 
-_BLOCK_BYTES = 32 << 20
+# A server writes a table in files of this size, so much of it is in memory for that.
+SHARD_BYTES = 128 << 20
 
-# A piece of a table (or of a slot of it): its bucket, and the variable on its server.
+# A piece of a table (or of a slot of it): its bucket, and its variable or what it holds.
 Piece = tuple[Bucket, Any]
-ReadRows = Callable[[str, int, int], np.ndarray]
+ReadBlocks = Callable[[str], Iterable[Block]]
 
 
-def streamed(pieces: Sequence[Piece]) -> Streamed:
-    """Return a table whose blocks are read from its pieces when they are written."""
-    first, variable = pieces[0]
+def can_be_copied(variables: Sequence[Any], copy_bytes: int) -> bool:
+    """Return whether each server has room for a copy of those of these variables that it holds."""
+    total: Counter[str] = Counter()
+    for variable in variables:
+        total[variable.device] += variable.dtype.size * (variable.shape.num_elements() or 0)
+    return all(num_bytes <= copy_bytes for num_bytes in total.values())
+
+
+def streamed(pieces: Sequence[tuple[Bucket, Held]], shared: SharedFolder | None) -> Streamed:
+    """Return a table that is written from its pieces, by its servers or in blocks."""
+    first, held = pieces[0]
     num_rows = sum(bucket.shape[0] for bucket, _ in pieces)
     shape = (num_rows, *first.shape[1:])
-    dtype = np.dtype(tf.as_dtype(variable.dtype).as_numpy_dtype)
+    dtype = np.dtype(held.variable.dtype.as_numpy_dtype)
 
     def blocks() -> Iterator[np.ndarray]:
-        for lo, hi in _bounds(shape, dtype):
+        for lo, hi in row_bounds(shape, dtype):
             block = np.empty((hi - lo, *shape[1:]), dtype)
             for bucket, held in pieces:
-                rows = rows_of(bucket, num_rows)
+                rows = _rows_of(bucket, num_rows)
                 here = _here(rows, lo, hi)
                 if here:
                     begin = rows.first + here.start * rows.step - lo
-                    block[begin :: rows.step][: len(here)] = read_rows(held, here.start, here.stop)
+                    block[begin :: rows.step][: len(here)] = held.rows(here.start, here.stop)
             yield block
 
-    return Streamed(shape=shape, dtype=dtype, blocks=blocks)
+    def save(folder: str, name: str) -> tuple[Shard, ...] | None:
+        if shared is None or not shared.is_seen(folder, [held for _, held in pieces]):
+            return None
+        with ThreadPoolExecutor(len(pieces)) as servers:
+            jobs = [
+                servers.submit(_save_piece, piece, num_rows, folder, f"{name}-{number}")
+                for number, piece in enumerate(pieces)
+            ]
+        return tuple(itertools.chain.from_iterable(job.result() for job in jobs))
+
+    return Streamed(shape=shape, dtype=dtype, blocks=blocks, save_shards=save)
 
 
-def restore_piece(piece: Piece, name: str, num_rows: int, read: ReadRows) -> None:
-    """Write one piece of a table that a checkpoint holds under a name."""
-    bucket, variable = piece
-    rows = rows_of(bucket, num_rows)
-    shape = (num_rows, *bucket.shape[1:])
-    whole: np.ndarray | None = None
-    for lo, hi in _bounds(shape, np.dtype(tf.as_dtype(variable.dtype).as_numpy_dtype)):
-        here = _here(rows, lo, hi)
-        if not here:
-            continue
-        begin = rows.first + here.start * rows.step - lo
-        own = read(name, lo, hi)[begin :: rows.step][: len(here)]
-        if not write_rows(variable, here.start, own):  # Only the whole piece can be written.
-            whole = np.empty(bucket.shape, own.dtype) if whole is None else whole
-            whole[here.start : here.stop] = own
-    if whole is not None:
-        write(variable, whole)
+def restore_table(pieces: Sequence[Piece], blocks: Iterable[Block]) -> None:
+    """Give the pieces of a table the values that a checkpoint has in blocks."""
+    num_rows = sum(bucket.shape[0] for bucket, _ in pieces)
+    targets = [(_rows_of(bucket, num_rows), rows_writer(held)) for bucket, held in pieces]
+    for saved, values in blocks:
+        ids = np.arange(saved.first, saved.stop, saved.step)
+        for rows, write in targets:
+            offsets = ids - rows.first
+            is_here = (ids < rows.stop) & (offsets >= 0) & (offsets % rows.step == 0)
+            if is_here.any():
+                write(offsets[is_here] // rows.step, values[is_here])
 
 
-def rows_of(bucket: Bucket, num_rows: int) -> Rows:
+def _save_piece(piece: tuple[Bucket, Held], num_rows: int, folder: str, name: str) -> list[Shard]:
+    """Let a server write its piece of a table, file by file."""
+    bucket, held = piece
+    rows = _rows_of(bucket, num_rows)
+    dtype = np.dtype(held.variable.dtype.as_numpy_dtype)
+    found = []
+    for number, (lo, hi) in enumerate(row_bounds(bucket.shape, dtype, SHARD_BYTES)):
+        file = f"{name}-{number}"
+        held.save(f"{folder}/{file}", lo, hi)
+        stop = min(rows.stop, rows.first + hi * rows.step)
+        part = Rows(first=rows.first + lo * rows.step, stop=stop, step=rows.step)
+        found.append(described(folder, file, part))
+    return found
+
+
+def _rows_of(bucket: Bucket, num_rows: int) -> Rows:
     """Return which rows of its table a bucket holds."""
     return bucket.members[0].rows or Rows(first=0, stop=num_rows)
 
@@ -70,10 +103,3 @@ def _here(rows: Rows, lo: int, hi: int) -> range:
     first = max(0, -(-(lo - rows.first) // rows.step))
     end = min(rows.num, max(0, -(-(hi - rows.first) // rows.step)))
     return range(first, max(first, end))
-
-
-def _bounds(shape: Sequence[int], dtype: np.dtype) -> Iterator[tuple[int, int]]:
-    row_bytes = int(np.prod(shape[1:], dtype=np.int64)) * dtype.itemsize
-    size = max(1, _BLOCK_BYTES // max(1, row_bytes))
-    for lo in range(0, shape[0], size):
-        yield lo, min(lo + size, shape[0])

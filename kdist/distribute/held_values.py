@@ -1,0 +1,174 @@
+"""Values as they were at one step, fetched or written to files while steps go on.
+
+Whoever has a variable holds its value: this process, a server, or a server behind a session. There
+it shares the variable's memory until a step writes the variable, which moves on to new memory. Of
+a variable that is written in part, as tables are, it is a copy from the beginning.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from kdist.distribute.values import call, is_in_session, raw_variable, run_all, to_numpy
+
+# Under this name a file of `Held.save` has its rows.
+ROWS = "rows"
+# After these a server is gone, or its answer; whatever else an operation ends with is an answer.
+_LOST = (tf.errors.UnavailableError, tf.errors.AbortedError, tf.errors.CancelledError)
+
+
+@dataclass(frozen=True, eq=False)
+class Held:
+    """A variable's value; any thread may ask for it, or for a part of it.
+
+    Attributes:
+        variable: TensorFlow's.
+        value: An array, or a tensor where the variable lives; `None` if it is read when it is
+            asked for, or staged behind a session.
+        is_staged: Whether it is staged.
+    """
+
+    variable: Any
+    value: Any = None
+    is_staged: bool = False
+
+    @property
+    def is_live(self) -> bool:
+        """Return whether it is whatever the variable is when it is asked for."""
+        return self.value is None and not self.is_staged
+
+    @property
+    def device(self) -> str:
+        """Return where the variable lives."""
+        return self.variable.device
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        """Return the value."""
+        del copy
+        if self.value is not None:
+            return np.asarray(self.value, dtype)
+        if self.is_staged:
+            found = call(self.variable, "staged", lambda: _peek(self.variable))
+        else:
+            found = to_numpy(self.variable)
+        return np.asarray(found, dtype)
+
+    def rows(self, first: int, end: int) -> np.ndarray:
+        """Return rows `[first, end)`; nothing else is sent."""
+        return call(self.variable, f"rows {self.is_staged}", self._rows, first, end)
+
+    def save(self, path: str, first: int, end: int) -> None:
+        """Let whoever holds it write rows `[first, end)` to a file, as the tensor `ROWS` in it.
+
+        The file is a checkpoint of TensorFlow's: `<path>.index` and `<path>.data-00000-of-00001`.
+
+        Raises:
+            OSError: If it cannot be written.
+            tf.errors.OpError: If the server was lost.
+        """
+
+        def write(path: Any, first: Any, end: Any) -> Any:
+            rows = self._rows(first, end)
+            with tf.device(self.device):
+                return tf.raw_ops.SaveV2(
+                    prefix=path, tensor_names=[ROWS], shape_and_slices=[""], tensors=[rows]
+                )
+
+        try:
+            call(self.variable, f"save {self.is_staged}", write, path, first, end)
+        except _LOST:
+            raise
+        except tf.errors.OpError as error:
+            raise OSError(error.message.partition("\n")[0]) from error
+
+    def _rows(self, first: Any, end: Any) -> Any:
+        with tf.device(self.device):
+            if self.is_live:
+                return tf.gather(self.variable, tf.range(first, end))
+            return (_peek(self.variable) if self.is_staged else self.value)[first:end]
+
+
+def hold(variables: Sequence[Any]) -> list[Held]:
+    """Return the values of variables at this moment; no step may run meanwhile.
+
+    Call `release` when they are not needed any more.
+    """
+    raws = [raw_variable(variable) for variable in variables]
+    staged = [raw for raw in raws if is_in_session(raw)]
+    run_all(staged, "stage", _stage)
+    ids = {id(raw) for raw in staged}
+    return [Held(raw, is_staged=True) if id(raw) in ids else Held(raw, _value(raw)) for raw in raws]
+
+
+def release(held: Sequence[Held]) -> None:
+    """Let go of values that are staged behind a session."""
+    run_all([each.variable for each in held if each.is_staged], "release", _clear)
+
+
+def can_read(variable: Any, path: str, content: bytes) -> bool:
+    """Return whether whoever has a variable finds this content in a file."""
+    return _answer(variable, "read_file", tf.io.read_file, path) == content
+
+
+def can_write(variable: Any, path: str, content: bytes) -> bool:
+    """Return whether whoever has a variable says that it has written a file."""
+
+    def write(path: Any, content: Any) -> Any:
+        with tf.control_dependencies([tf.io.write_file(path, content)]):
+            return tf.constant(True)
+
+    return bool(_answer(variable, "write_file", write, path, content))
+
+
+def _answer(variable: Any, name: str, function: Callable[..., Any], *arguments: Any) -> Any:
+    raw = raw_variable(variable)
+
+    def there(*given: Any) -> Any:
+        with tf.device(raw.device):
+            return function(*given)
+
+    try:
+        return call(raw, name, there, *arguments)
+    except _LOST:
+        raise
+    except tf.errors.OpError:
+        return None
+
+
+def _value(raw: Any) -> Any:
+    """Return a tensor that shares memory, or an array: an accelerator has no memory to spare."""
+    if tf.executing_eagerly() and not tf.is_symbolic_tensor(getattr(raw, "handle", None)):
+        tensor = tf.convert_to_tensor(raw)
+        if tf.DeviceSpec.from_string(tensor.device).device_type == "CPU":
+            return tensor
+    return to_numpy(raw)
+
+
+# In a session's graph: a server keeps a tensor in a staging area that belongs to the variable.
+
+
+def _stage(raw: Any) -> Any:
+    with tf.device(raw.device):
+        with tf.control_dependencies([_clear(raw)]):
+            value = raw.read_value()
+        return tf.raw_ops.Stage(values=[value], **_area(raw))
+
+
+def _peek(raw: Any) -> Any:
+    with tf.device(raw.device):
+        found = tf.raw_ops.StagePeek(index=0, dtypes=[raw.dtype], **_area(raw))
+    return tf.ensure_shape(found[0], raw.shape)
+
+
+def _clear(raw: Any) -> Any:
+    with tf.device(raw.device):
+        return tf.raw_ops.StageClear(dtypes=[raw.dtype], **_area(raw))
+
+
+def _area(raw: Any) -> dict[str, str]:
+    name = raw.handle.op.get_attr("shared_name").decode()
+    container = raw.handle.op.get_attr("container").decode()
+    return {"container": container, "shared_name": f"{name}_held"}
