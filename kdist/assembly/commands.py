@@ -11,7 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from kdist.assembly.building import Builder
-from kdist.assembly.engine import ROWS_TO_BUILD_ON
+from kdist.assembly.fixed_batches import rows_to_build_on
 from kdist.assembly.layouts import plan_layout, server_contents, server_lines
 from kdist.assembly.row_tables import choose_row_tables
 from kdist.cluster.task import TaskType
@@ -68,7 +68,7 @@ def show_model(config: Config, request: TaskRequest) -> None:
     builder = Builder(config, request.typed_keys)
     sources = builder.data(WorkerShare())
     model = builder.model()
-    x, y, sample_weight = sources.train.first_batch(ROWS_TO_BUILD_ON)
+    x, y, sample_weight = sources.train.first_batch(rows_to_build_on(model))
     y_pred = build_on_batch(model, x, y, none_if_empty(sample_weight))
     release(model)
     structure = analyse(model, y_pred, carries_seeds=False)

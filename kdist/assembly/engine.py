@@ -14,6 +14,7 @@ from kdist.assembly.coordinator_loops import (
     num_shares_of,
     refuse_what_shares_cannot_train,
 )
+from kdist.assembly.fixed_batches import refuse_other_sizes, rows_to_build_on, takes_any_rows
 from kdist.assembly.layouts import forgotten_exclusions, plan_layout, variable_infos
 from kdist.assembly.row_tables import choose_row_tables, refuse_own_steps
 from kdist.cluster.traits import StrategyTraits
@@ -32,8 +33,6 @@ from kdist.distribute.structure import ModelStructure, analyse, build_on_batch, 
 from kdist.distribute.sync_loop import SyncLoop
 from kdist.distribute.valueless_tables import release
 from kdist.errors import ConfigError
-
-ROWS_TO_BUILD_ON = 4
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,11 +90,12 @@ def make_engine(
     )
     if has_own_steps(model):
         return _own_step_engine(config, strategy, model, source, share, after_build)
-    x, y, sample_weight = source.first_batch(ROWS_TO_BUILD_ON)
+    x, y, sample_weight = source.first_batch(rows_to_build_on(model))
     weights = none_if_empty(sample_weight)
     y_pred = build_on_batch(
         model, x, y, weights, explain=lambda y_pred: source.expect_labels(_rules(model, y_pred))
     )
+    any_rows = takes_any_rows(model, x)
     release(model)
     after_build(model)
     carries_seeds = num_replicas == 1 and not traits.has_servers and not config.jit_compile
@@ -111,7 +111,11 @@ def make_engine(
     num_shares = num_shares_of(
         config, traits, num_replicas=share.num_replicas, num_workers=num_workers
     )
-    check_separable(structure, x, y, weights, y_pred, splits_batches=num_shares > 1)
+    if not any_rows:
+        refuse_other_sizes(model, config.data, source, validation, num_shares=num_shares)
+    check_separable(
+        structure, x, y, weights, y_pred, splits_batches=num_shares > 1, takes_any_rows=any_rows
+    )
     if traits.aggregates:
         refuse_what_shares_cannot_train(structure, num_shares)
     if structure.has_synchronized_layers and config.jit_compile and num_replicas > 1:
@@ -169,7 +173,7 @@ def _own_step_engine(
     after_build: Callable[[keras.Model], None],
 ) -> Engine:
     """Return the engine of a model whose `train_step` or `test_step` is its own."""
-    x, _, _ = source.first_batch(ROWS_TO_BUILD_ON)
+    x, _, _ = source.first_batch(rows_to_build_on(model))
     try:
         y_pred = call_model(model, x, training=False)
     except NotImplementedError:

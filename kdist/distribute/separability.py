@@ -27,6 +27,7 @@ def check_separable(
     y_pred: Any,
     *,
     splits_batches: bool,
+    takes_any_rows: bool = True,
 ) -> None:
     """Compare losses and metrics of some rows with those of their halves.
 
@@ -37,6 +38,7 @@ def check_separable(
         sample_weight: Their weights, or `None`.
         y_pred: The model's outputs for them.
         splits_batches: Whether several replicas will share a batch.
+        takes_any_rows: Whether the model can be called on a part of these rows.
 
     Raises:
         ConfigError: Naming the loss or metric that does not add up.
@@ -50,7 +52,15 @@ def check_separable(
     _check_metrics(structure, whole, halves)
     if splits_batches:
         _check_loss(structure, whole, halves, cut / num_rows)
-        _check_additional_losses(structure, whole, halves, cut / num_rows)
+        if takes_any_rows:
+            _check_additional_losses(structure, whole, halves, cut / num_rows)
+        elif _additional_losses(structure.model, x):
+            raise ConfigError(
+                "Whether what layers pass to add_loss (regularizers do, too) is a mean over rows "
+                f"shows in parts of a batch, which {structure.model.name} does not take. Received: "
+                "it with such losses on several replicas. Use strategy=single, or build the model "
+                "for any number of rows."
+            )
 
 
 def _check_loss(structure: ModelStructure, whole: Any, halves: Sequence[Any], part: float) -> None:

@@ -66,13 +66,15 @@ def prepare(
         replicas: 1 is `single`, more is `mirrored`.
         placed: The strategy and this worker's share: `multiworker`.
         callbacks: Of Keras.
-        **settings: Keys of the configuration, `batch_size` and `shuffle` those of `data`.
+        **settings: Keys of the configuration; batch sizes and `shuffle` are those of `data`.
     """
     keras.utils.set_random_seed(0)
     of_data = {
-        "batch_size": settings.pop("batch_size", 8),
-        "shuffle": settings.pop("shuffle", False),
+        key: settings.pop(key)
+        for key in ("batch_size", "validation_batch_size", "shuffle")
+        if key in settings
     }
+    of_data = {**DATA_SETTINGS, **of_data}
     name = "multiworker" if placed else "single" if replicas == 1 else "mirrored"
     strategy_settings = {"name": name, **settings.pop("strategy", {})}
     config = kdist_config.load({"data": of_data, "strategy": strategy_settings, **settings})

@@ -9,7 +9,7 @@ from kdist.assembly.failures import as_kdist_error
 from kdist.errors import ConfigError
 
 from .cases import LOGITS, ROWS, L, X, Y, compiled_of, sgd
-from .harness import prepare
+from .harness import assert_same, fit, prepare, train
 from .runs import Left, run
 
 
@@ -189,3 +189,57 @@ def test_a_wrong_label_that_comes_later_ends_the_run_by_name(tmp_path):
     assert str(as_kdist_error(raised.value)).startswith("Labels must be class indices from 0 to 2,")
     error = Left(tmp_path / "run").result["error"]
     assert error["message"].startswith("Labels must be class indices from 0 to 2, one for each")
+
+
+def rows_of_eight(*, regularizer=None):
+    """Return a model whose layers rely on the number of rows that its input names."""
+    x = keras.Input(batch_shape=(8, 6))
+    halves = L.Flatten()(keras.ops.reshape(x, (8, 2, 3)))
+    model = keras.Model(x, L.Dense(3, kernel_regularizer=regularizer)(halves), name="of_eight")
+    model.compile(sgd(), loss=LOGITS, metrics=["accuracy"])
+    return model
+
+
+def first_rows(train, validation):
+    return {"train": (X[:train], Y[:train]), "validation": (X[:validation], Y[:validation])}
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_a_fixed_number_of_rows_is_taken_where_every_share_has_it(replicas):
+    data, batch_size = first_rows(32, 16), 8 * replicas
+    free = compiled_of(lambda: keras.Sequential([keras.Input((6,)), L.Dense(3)]), sgd)
+    assert_same(
+        train(
+            rows_of_eight,
+            data,
+            replicas=replicas,
+            batch_size=batch_size,
+            validation_batch_size=8,
+        ),
+        fit(free, data, batch_size=batch_size),
+    )
+
+
+def test_losses_of_layers_are_refused_where_parts_of_a_batch_cannot_be_compared():
+    with pytest.raises(ConfigError, match=r"add_loss.*of_eight does not take"):
+        prepare(
+            lambda: rows_of_eight(regularizer="l2"),
+            first_rows(32, 16),
+            replicas=2,
+            batch_size=16,
+            validation_batch_size=8,
+        )
+
+
+@pytest.mark.parametrize(
+    ("replicas", "batch_size", "data", "said"),
+    [
+        (1, 6, first_rows(24, 8), "of 6 rows in data.train, where 8 would.*data.batch_size=8 "),
+        (1, 8, first_rows(28, 8), r"4 rows in the last batch of data.train \(28 examples\)"),
+        (2, 8, first_rows(24, 8), "each of the 2 shares.*where 16 would.*batch_size=16 "),
+        (1, 8, first_rows(24, 9), "1 rows in the last batch of data.validation"),
+    ],
+)
+def test_other_numbers_of_rows_are_refused_with_those_that_fit(replicas, batch_size, data, said):
+    with pytest.raises(ConfigError, match=f"of_eight takes 8 rows at a time.*{said}"):
+        prepare(rows_of_eight, data, replicas=replicas, batch_size=batch_size)
