@@ -5,6 +5,7 @@ import logging
 import sys
 import traceback
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import tensorflow as tf
@@ -16,6 +17,7 @@ from kdist.assembly.cluster_link import ClusterLink, NoCluster, end_process
 from kdist.assembly.failures import as_kdist_error, with_lost_peer
 from kdist.assembly.peer_link import PeerLink
 from kdist.assembly.program import run_program
+from kdist.assembly.resuming import wish_of
 from kdist.assembly.signals import EXIT_CODES, StoppedEarly, StopSignals
 from kdist.assembly.training_run import TrainingRun
 from kdist.cluster.task import Task
@@ -24,9 +26,16 @@ from kdist.config.rules import CLUSTER_COMMANDS
 from kdist.config.schema import Config
 from kdist.distribute import runtime
 from kdist.distribute.strategies import start_server
-from kdist.errors import ConfigError, KdistError, PeerLostError, exit_code_of
+from kdist.errors import (
+    ConfigError,
+    KdistError,
+    PeerLostError,
+    TaskTimeoutError,
+    exit_code_of,
+)
 from kdist.launch.child import exit_call
 from kdist.launch.request import LauncherLink, TaskRequest
+from kdist.records.resumption import finished_text, is_finished
 
 _DEBUG_HINT = "\n(debug=true shows the traceback)"
 
@@ -73,7 +82,8 @@ def _be_task(request: TaskRequest, link: LauncherLink) -> int:
     if config.command not in CLUSTER_COMMANDS:
         return commands.run(config, request)
     cluster = _cluster_link(config, traits, request, link)
-    cluster.join()
+    if not join(cluster, request, config):
+        return 0
     link = _ReadyLink(link, cluster)
     if isinstance(cluster, PeerLink) and hosts:
         signals.begin(cluster.ask_to_stop)
@@ -97,6 +107,25 @@ def _be_task(request: TaskRequest, link: LauncherLink) -> int:
     finally:
         cluster.leave(exit_code, has_ended=has_ended)
     return exit_code
+
+
+def join(cluster: ClusterLink, request: TaskRequest, config: Config) -> bool:
+    """Wait until every task is there; return whether there is still something to do.
+
+    A scheduler starts a lost worker again, also when the others have finished without it.
+
+    Raises:
+        KdistError: If tasks are missing, and the run is not finished as far as this task can see.
+    """
+    try:
+        cluster.join()
+    except TaskTimeoutError:
+        with contextlib.suppress(KdistError):
+            if not cluster.is_chief and is_finished(wish_of(request, config)):
+                sys.stdout.write(finished_text(Path(request.run_dir)) + "\n")
+                return False
+        raise
+    return True
 
 
 class _ReadyLink:
