@@ -14,6 +14,8 @@ from kdist.launch.child import run_child
 from kdist.launch.request import TaskRequest
 
 _START_DEADLINE_S = 180.0
+# What multiprocessing says of a process whose end nobody has seen.
+_UNSEEN = 255
 
 
 class TaskProcess:
@@ -29,6 +31,7 @@ class TaskProcess:
         self._process = process
         self._output = output
         self._events = events
+        self._killed_as_orphan = False
 
     @classmethod
     def start(
@@ -88,9 +91,19 @@ class TaskProcess:
         return -1 if self._events.closed else self._events.fileno()
 
     def exit_code(self) -> int | None:
-        """Return the exit code, negative for a signal; `None` while the process runs."""
+        """Return the exit code, negative for a signal; `None` while the process runs.
+
+        Only the fork server learns how a process ends. When that is gone, the process is killed.
+        """
         with forkserver.lock:
-            return self._process.exitcode
+            code = self._process.exitcode
+        if code != _UNSEEN or self._killed_as_orphan:
+            return -signal.SIGKILL if self._killed_as_orphan else code
+        with contextlib.suppress(ProcessLookupError):  # It has really ended so.
+            os.killpg(self.pid, signal.SIGKILL)
+            self._killed_as_orphan = True
+            return -signal.SIGKILL
+        return code
 
     def is_stopped(self) -> bool:
         """Whether the process is stopped (SIGSTOP), where the system tells."""

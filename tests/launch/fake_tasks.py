@@ -74,6 +74,12 @@ def _die_the_first_time(request, link, path):
         os.kill(os.getpid(), signal.SIGKILL)
 
 
+def _kill_forkserver_the_first_time(request, link, path):
+    if _is_first_time(path):
+        os.kill(os.getppid(), signal.SIGKILL)
+        time.sleep(60)
+
+
 def _is_first_time(path):
     if os.path.exists(path):
         return False
@@ -142,6 +148,7 @@ STEPS = {
     "take_signal": _take_signal,
     "start_grandchild": _start_grandchild,
     "die_the_first_time": _die_the_first_time,
+    "kill_forkserver_the_first_time": _kill_forkserver_the_first_time,
     "show": lambda request, link, code: print(eval(code)),
     "remove": lambda request, link, path: os.remove(path),
 }

@@ -51,6 +51,20 @@ def test_all_start_again_after_a_loss(launch, tmp_path, how):
     ]
 
 
+def test_all_start_again_after_the_loss_of_the_fork_server(launch, tmp_path):
+    pids, died = tmp_path / "pids", tmp_path / "died"
+    note = ["append", str(pids), "{pid}"]
+    steps = {
+        "chief-0": [*READY, note, ["wait_for", str(pids), 4], ["show", "request.attempt"]],
+        "ps-0": [note, ["wait_for", str(pids), 2], ["kill_forkserver_the_first_time", str(died)]],
+    }
+    done = launch(steps, counts={"ps": 1}, restarts=TOGETHER)
+    assert (done.run.exit_code, done.stdout) == (0, "1\n")
+    assert "all start again from the last checkpoint (1 of 2 restarts)." in done.stderr
+    first = lines_of(pids)[:2]
+    wait_until(lambda: not any(is_alive(pid) for pid in first))
+
+
 def test_what_the_last_attempt_came_to_is_the_result(launch, tmp_path):
     died, over = str(tmp_path / "died"), str(tmp_path / "over")
     ended = {"status": "failed", "error": {"task": "chief-0"}, "workers_lost": 0}
