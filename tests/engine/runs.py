@@ -20,6 +20,7 @@ from kdist.cluster.traits import traits_of
 from kdist.launch.request import NullLink, TaskRequest
 
 CHIEF = Task(TaskType.CHIEF, 0)
+ALONE = ClusterSpec({TaskType.CHIEF: ("127.0.0.1:1",)})
 
 
 class Killed(BaseException):
@@ -106,15 +107,19 @@ def run(
     signals=None,
     attempt=0,
     may_rename=False,
+    spec=ALONE,
     **settings,
 ):
-    """Train as the chief of a run without other tasks; return the exit code and what is left."""
+    """Train as the chief, without other tasks of kdist; return the exit code and what is left."""
     keras.utils.set_random_seed(0)
     content = {
         "seed": 0,
         "epochs": 2,
         "data": {"batch_size": 8, "shuffle": True, **settings.pop("data", {})},
-        "strategy": {"name": "single" if devices == 1 else "mirrored"},
+        "strategy": {
+            "name": "single" if devices == 1 else "mirrored",
+            **settings.pop("strategy", {}),
+        },
         **settings,
     }
     config = kdist_config.load(content)
@@ -125,7 +130,7 @@ def run(
         config=content,
         config_yaml=yaml.safe_dump(content),
         typed_keys=(),
-        spec=ClusterSpec({TaskType.CHIEF: ("127.0.0.1:1",)}),
+        spec=spec,
         task=CHIEF,
         run_dir=str(folder),
         may_rename_run_dir=may_rename,
@@ -134,7 +139,7 @@ def run(
         objects=cloudpickle.dumps(objects),
         attempt=attempt,
     )
-    traits = traits_of(config.strategy.name)
+    traits = traits_of(config.strategy.name, config.strategy.replication, config.strategy.update)
     training = TrainingRun(request, config, traits, NoCluster(), NullLink(), signals or NoSignals())
     return training.run(), Left(Path(folder))
 
