@@ -1,4 +1,5 @@
 import multiprocessing
+import resource
 
 import pytest
 
@@ -45,3 +46,19 @@ def test_two_processes_never_mix_their_lines(tmp_path):
 def test_a_folder_that_is_gone_is_named(tmp_path):
     with pytest.raises(EnvironmentFault, match="nowhere"):
         EventLog(tmp_path / "nowhere" / "events.jsonl").write("x")
+
+
+def test_a_full_disk_takes_no_part_of_a_line(tmp_path):
+    """A limit for the size of files stands for it."""
+    path = tmp_path / "events.jsonl"
+    log = EventLog(path)
+    log.write("a")
+    _, hard = limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (path.stat().st_size + 20, hard))
+    try:
+        with pytest.raises(EnvironmentFault, match="No space left"):
+            log.write("b", filler="x" * 100)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    log.write("c")
+    assert [event["event"] for event in read_events(path)] == ["a", "c"]
