@@ -6,6 +6,7 @@ a variable that is written in part, as tables are, it is a copy from the beginni
 """
 
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +17,7 @@ from kdist.distribute.values import call, is_in_session, raw_variable, run_all, 
 
 # Under this name a file of `Held.save` has its rows.
 ROWS = "rows"
+_AT_ONCE = 8
 # After these a server is gone, or its answer; whatever else an operation ends with is an answer.
 _LOST = (tf.errors.UnavailableError, tf.errors.AbortedError, tf.errors.CancelledError)
 
@@ -100,7 +102,15 @@ def hold(variables: Sequence[Any]) -> list[Held]:
     staged = [raw for raw in raws if is_in_session(raw)]
     run_all(staged, "stage", _stage)
     ids = {id(raw) for raw in staged}
-    return [Held(raw, is_staged=True) if id(raw) in ids else Held(raw, _value(raw)) for raw in raws]
+    elsewhere = [raw for raw in raws if id(raw) not in ids and _is_elsewhere(raw)]
+    with ThreadPoolExecutor(_AT_ONCE) as threads:  # Each waits for an answer.
+        known = dict(zip(map(id, elsewhere), threads.map(_value, elsewhere), strict=True))
+    return [
+        Held(raw, is_staged=True)
+        if id(raw) in ids
+        else Held(raw, known[id(raw)] if id(raw) in known else _value(raw))
+        for raw in raws
+    ]
 
 
 def release(held: Sequence[Held]) -> None:
@@ -136,6 +146,12 @@ def _answer(variable: Any, name: str, function: Callable[..., Any], *arguments: 
         raise
     except tf.errors.OpError:
         return None
+
+
+def _is_elsewhere(raw: Any) -> bool:
+    """Return whether another task has a variable."""
+    jobs = [tf.DeviceSpec.from_string(each.device).job for each in (raw, tf.constant(0))]
+    return jobs[0] != jobs[1]
 
 
 def _value(raw: Any) -> Any:

@@ -8,6 +8,7 @@ import tensorflow as tf
 from kdist.distribute import values
 from kdist.training.checkpoints.canonical import capture, prepare, restore
 from tests.engine.harness import labelled_rows
+from tests.ps.kept_tables import Tables, saved_by_servers
 
 
 def deep(num_layers):
@@ -79,3 +80,19 @@ def test_it_is_restored_in_few_calls(cluster, calls, monkeypatch):
         for name, value in before.items():
             np.testing.assert_array_equal(after[name], value, err_msg=name)
     assert num_calls[0] < 8 < num_calls[1]
+
+
+def test_servers_write_their_tables_while_steps_go_on(cluster, tmp_path, monkeypatch):
+    """They hold copies of them as they were, and what they write goes on in any mode."""
+    tables = Tables(cluster, monkeypatch)
+    saved = saved_by_servers(tables, str(tmp_path))
+    saved.verify()
+    assert sum(bool(entry.shards) for entry in saved.entries.values()) == 3  # Adam's slots, too.
+    unbroken = tables.after(tables.prepare(0), 0, 9)
+    for servers in (0, 1):
+        other = tables.prepare(servers)
+        store = other.engine.loop.store
+        restore(other.engine.structure.model, store, saved.read, read_blocks=saved.read_blocks)
+        found = tables.after(other, 4, 5)
+        for name, value in unbroken.items():
+            np.testing.assert_allclose(found[name], value, atol=1e-5, err_msg=name)

@@ -34,6 +34,7 @@ _PEER_ERRORS = (
     tf.errors.AbortedError,
     tf.errors.CancelledError,
 )
+_PEER_WAIT_S = 60.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -177,7 +178,8 @@ class CheckpointKeeper:
                 )
                 if position != self._last_saved:
                     self._save(position=position, callbacks=callbacks)
-            self._writer.wait()
+            # What is being written may come from a server that does not answer any more.
+            self._writer.wait(_PEER_WAIT_S if isinstance(error, _PEER_ERRORS) else None)
 
     def close(self) -> None:
         """Wait for what is being written, after an error, too; never raises."""

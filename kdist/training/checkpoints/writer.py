@@ -33,14 +33,14 @@ class Writer:
         self._thread = threading.Thread(target=run, name="kdist-checkpoint", daemon=True)
         self._thread.start()
 
-    def wait(self) -> None:
-        """Wait for the job that runs.
+    def wait(self, timeout_s: float | None = None) -> None:
+        """Wait for the job that runs; with a limit, leave it alone if it takes longer.
 
         Raises:
             Exception: What it ended with.
         """
         if self._thread is not None:
-            self._thread.join()
+            self._thread.join(timeout_s)
             self._thread = None
         self.check()
 
