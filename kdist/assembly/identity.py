@@ -8,6 +8,7 @@ import keras
 from kdist.assembly.building import Sources
 from kdist.assembly.same_data import data_facts
 from kdist.distribute.data.source import BatchSource
+from kdist.distribute.further_optimizers import FurtherOptimizers
 from kdist.records.plain import to_plain
 from kdist.records.resumption import differences, flattened, refuse, settings_of
 from kdist.training.checkpoints.positions import own_variables
@@ -33,7 +34,7 @@ def run_facts(
             f"variable {index} ({variable.path})": f"{tuple(variable.shape)} {variable.dtype}"
             for index, variable in enumerate(own_variables(model))
         },
-        "optimizer": _optimizer_facts(model.optimizer),
+        "optimizer": _optimizer_facts(model.optimizer) | _further_facts(model),
         "data": _data_facts(sources, plan),
     }
 
@@ -68,6 +69,15 @@ def _optimizer_facts(optimizer: keras.optimizers.Optimizer) -> dict[str, Any]:
         if key.rpartition(".")[2] != "name" and " at 0x" not in str(value)
     }
     return {"class": type(optimizer).__name__, **settings}
+
+
+def _further_facts(model: keras.Model) -> dict[str, Any]:
+    """Return the same of optimizers that only the model's own step uses."""
+    return {
+        f"optimizer {number} {key}": value
+        for number, each in enumerate(FurtherOptimizers(model).optimizers, start=2)
+        for key, value in _optimizer_facts(each).items()
+    }
 
 
 def _data_facts(sources: Sources, plan: TrainingPlan) -> dict[str, Any]:

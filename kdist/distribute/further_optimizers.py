@@ -17,14 +17,14 @@ from kdist.errors import ConfigError
 
 
 class FurtherOptimizers:
-    """Those of one model, in the order of its attributes and layers."""
+    """Those of one model: `optimizers`, in the order of its attributes and layers."""
 
     def __init__(self, model: keras.Model):
         """Look for them: a compiled model keeps those that it has."""
         self._name = type(model).__name__
         known = {id(model.optimizer), id(inner_optimizer(model.optimizer))}
         held = unique([each for layer in [model, *_layers(model)] for each in _held(layer)])
-        self._optimizers = [each for each in held if id(each) not in known]
+        self.optimizers = [each for each in held if id(each) not in known]
 
     def refuse_replicas(self, num_replicas: int) -> None:
         """Refuse to use them on several replicas, where Keras would build them on the fly.
@@ -32,8 +32,8 @@ class FurtherOptimizers:
         Raises:
             ConfigError: If there is one.
         """
-        if self._optimizers:
-            names = ", ".join(dict.fromkeys(type(each).__name__ for each in self._optimizers))
+        if self.optimizers:
+            names = ", ".join(dict.fromkeys(type(each).__name__ for each in self.optimizers))
             raise ConfigError(
                 f"{self._name} keeps optimizers beside the one that it is compiled with, which "
                 f"only one replica can use. Received: {names}, {num_replicas} replicas. Use "
@@ -43,7 +43,7 @@ class FurtherOptimizers:
     @property
     def num_updates(self) -> int:
         """Return the updates that they have made, all together."""
-        counts = [inner_optimizer(each).iterations for each in self._optimizers if each.built]
+        counts = [inner_optimizer(each).iterations for each in self.optimizers if each.built]
         return sum(int(to_numpy(count)) for count in counts)
 
     def values(self) -> dict[str, np.ndarray]:
@@ -63,7 +63,7 @@ class FurtherOptimizers:
     def _variables(self) -> dict[str, Any]:
         return {
             f"{number}/{index}": variable
-            for number, optimizer in enumerate(self._optimizers)
+            for number, optimizer in enumerate(self.optimizers)
             if optimizer.built
             for index, variable in enumerate(unique(optimizer.variables))
         }

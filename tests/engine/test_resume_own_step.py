@@ -94,6 +94,22 @@ def test_a_killed_run_goes_on_as_if_it_had_not_been(name, devices, died_at, tmp_
     assert_same_run(left, unbroken)
 
 
+@pytest.mark.slow
+def test_another_optimizer_of_its_own_is_refused(tmp_path):
+    def faster():
+        model = adversaries()
+        model.critic_optimizer.learning_rate = 0.5
+        return model
+
+    data = {"train": ROWS["train"]}
+    with pytest.raises(Killed):
+        run(tmp_path, adversaries, data, callbacks=[DiesAt(6)])
+    with pytest.raises(
+        ConfigError, match=r"optimizer 3 optimizer learning_rate was 0\.0\d+, is 0\.5"
+    ):
+        run(tmp_path, faster, data)
+
+
 def test_optimizers_of_its_own_stay_on_one_replica(tmp_path):
     options = {"devices": 2, "strategy": {"allow_custom_train_step": True}}
     with pytest.raises(ConfigError, match=r"Adversaries keeps optimizers.*Adam, SGD, 2 replicas"):
