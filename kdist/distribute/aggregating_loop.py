@@ -15,11 +15,11 @@ from kdist.distribute.coordinator_loop import (
     POLL_S,
     PROGRESS_EVERY_S,
     CoordinatorLoop,
-    worker_index,
 )
 from kdist.distribute.data.array_source import ArraySource
 from kdist.distribute.data.source import BatchSource
 from kdist.distribute.dispatched_evaluation import as_int64
+from kdist.distribute.dispatches import worker_index
 from kdist.distribute.inner_loop import OnProgress
 from kdist.distribute.layout import BucketLayout
 from kdist.distribute.share_step import ArrayReader, SentReader, ShareStep
@@ -30,6 +30,8 @@ from kdist.distribute.structure import ModelStructure
 WAKE_AFTER_S = 0.3
 # How long operations of the chief may fail because the cluster changes.
 CHANGE_TIMEOUT_S = 30.0
+# How often the chief asks the first server how far a stretch is.
+ASK_EVERY_S = 0.03
 # How often the chief looks whether a step is over whose batch it has sent.
 SENT_POLL_S = 0.001
 
@@ -75,7 +77,11 @@ class AggregatingLoop(CoordinatorLoop):
             check_cluster=check_cluster,
         )
         self.aggregation = Aggregation(
-            self.store, num_shares=num_shares, num_replicas=num_replicas, batch_size=batch_size
+            self.store,
+            num_shares=num_shares,
+            num_replicas=num_replicas,
+            batch_size=batch_size,
+            looked_up=self._step.looked_up,
         )
         self._share_step = ShareStep(self._step, self.aggregation)
         self._turns_fn: Any = None
@@ -118,6 +124,7 @@ class AggregatingLoop(CoordinatorLoop):
         stretch = self._patiently(lambda: self.aggregation.open(first_step, num_steps))
         stuck = _Reminder(WAKE_AFTER_S)
         progress = _Reminder(PROGRESS_EVERY_S)
+        self._waiting_since_s = time.monotonic()
         while True:
             dealing = self._patiently(self.aggregation.read)
             step = int(dealing.step)
@@ -128,14 +135,13 @@ class AggregatingLoop(CoordinatorLoop):
                     self._dispatched[replica] = stretch
                     args = (iterator, *as_int64(replica, stretch), batch)
                     self._coordinator.schedule(self._turns_fn, args=args)
-            self._check_cluster()
             if self._coordinator.done():
                 self._coordinator.join()  # Raises what ended the dispatches.
             if stuck.is_due(int(dealing.issued)):
                 self._patiently(self.aggregation.wake)
             if progress.is_due(None):
                 on_progress(step - first_step)
-            time.sleep(POLL_S if not batch else SENT_POLL_S)
+            self._nap(ASK_EVERY_S if not batch else SENT_POLL_S)
         self._patiently(self.aggregation.finish)
         self._patiently(self.aggregation.wake)
 

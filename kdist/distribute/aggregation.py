@@ -2,7 +2,8 @@
 
 A replica's turn is: ask for a share (`begin`), `pull` the parameters of its step, compute,
 `contribute`, which answers with the next share; and again, until the answer is DONE. Waiting for
-the other replicas happens on the first server, inside `begin` and `contribute`.
+the other replicas happens on the first server, inside `begin` and `contribute`. Each of these is
+one message to a server and one back: the first server's parameters come with its answer.
 
 Exactly N shares, computed from the parameters of a step, make its update, the same ones on every
 server. A share is staged on all servers before the first server decides whether it counts. Once it
@@ -10,27 +11,37 @@ has accepted N shares the step is over; whoever pulls next makes each server app
 replica that is lost anywhere on the way leaves nothing half done.
 """
 
-from collections.abc import Callable, Sequence
+import functools
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import tensorflow as tf
 
 from kdist.distribute import share_dealer
-from kdist.distribute.packets import Push
-from kdist.distribute.server_apply import traced_under_lock
+from kdist.distribute.answers import HEAD, Dealt, of_step, with_answer, without_answer
+from kdist.distribute.packets import Pulled, Push
+from kdist.distribute.served_values import ServedValues
+from kdist.distribute.server_apply import traced_as_one_call, traced_under_lock
 from kdist.distribute.server_store import ServerStore
 from kdist.distribute.share_desk import ShareDesk
 from kdist.distribute.staged_shares import StagedShares
 from kdist.distribute.values import to_numpy
 
 _PLAIN = tf.autograph.experimental.do_not_convert
-_SCALAR = tf.TensorSpec([], tf.int64)
 
 
 class Aggregation:
     """Deals shares on the first server, and aggregates them on all. Answers are int64 vectors."""
 
-    def __init__(self, store: ServerStore, *, num_shares: int, num_replicas: int, batch_size: int):
+    def __init__(
+        self,
+        store: ServerStore,
+        *,
+        num_shares: int,
+        num_replicas: int,
+        batch_size: int,
+        looked_up: Collection[int] = (),
+    ):
         """Create what the servers need, and trace what they do.
 
         Args:
@@ -39,11 +50,15 @@ class Aggregation:
             num_replicas: Replicas that compute shares (M), at least N.
             batch_size: Rows of a full global batch. A share's gradient is that of its part of the
                 loss on its global batch, times the rows of that batch, divided by this number.
+            looked_up: Buckets that `pull` leaves out.
         """
         self.store = store
         self.num_shares = num_shares
         self.num_replicas = num_replicas
         self.batch_size = batch_size
+        self._values = ServedValues(store, looked_up)
+        # A norm over all servers is known only when all of them have been asked.
+        self._is_clipped = store.global_clipnorm is not None
         with store.scope():
             self.desk = ShareDesk(
                 store.servers[0], num_shares=num_shares, num_replicas=num_replicas
@@ -53,20 +68,48 @@ class Aggregation:
                 for index, server in enumerate(store.servers)
                 if server.bucket_indices or index == 0
             }
-        replicas = tf.TensorSpec([num_shares], tf.int64)
-        square = tf.TensorSpec([], tf.float32)
-        self.desk.trace(self._staged[0], store.tallies.contributions)
-        self._stage_fns, self._square_fns, self._advance_fns = {}, {}, {}
-        for index, staged in self._staged.items():
-            packet = staged.packets.spec
-            self._stage_fns[index] = self._locked(index, staged.stage, _SCALAR, _SCALAR, packet)
-            self._advance_fns[index] = self._locked(
-                index, staged.advance, _SCALAR, replicas, square
-            )
-            if store.global_clipnorm is not None:
-                self._square_fns[index] = self._locked(index, staged.square, _SCALAR, replicas)
+        self._trace()
         self._finish_fn: Any = None
         self._stop_step: int | None = None
+
+    def _trace(self) -> None:
+        told, square = tf.TensorSpec([1 + self.num_shares], tf.int64), tf.TensorSpec([])
+        self._stage_fns, self._square_fns, self._advance_fns = {}, {}, {}
+        self._pull_fns = {}
+        for index, staged in self._staged.items():
+            self._stage_fns[index] = self._locked(
+                index, functools.partial(self._stage, staged), staged.packets.spec
+            )
+            self._advance_fns[index] = self._locked(index, staged.advance, told, square)
+            server, pull = self.store.servers[index], functools.partial(self._pull, index)
+            squares = [square] if self._is_clipped else []
+            self._pull_fns[index] = traced_as_one_call(server, pull, told, *squares)
+            if self._is_clipped:
+                self._square_fns[index] = self._locked(index, staged.square, told)
+        self.desk.trace(self._staged[0], self.store.tallies.contributions, self._serve)
+
+    def _stage(self, staged: StagedShares, packet: Any) -> tf.Tensor:
+        header = staged.packets.origin(packet)
+        return staged.stage(self.desk.origin_of(header)[0], header.step_id, packet)
+
+    def _pull(self, index: int, told: Any, *squares: Any) -> list[tf.Tensor]:
+        """Apply the step before on a server, and return what the step reads there."""
+        square = squares[0] if squares else tf.constant(0.0)
+        with tf.control_dependencies([self._advance_fns[index](told, square)]):
+            return self._values.read(index)
+
+    def _serve(self, answer: Any) -> list[tf.Tensor]:
+        """Return an answer with what its step reads of the first server, as one message."""
+        if self._is_clipped:
+            return with_answer(answer, [tf.zeros([0])])
+        told = of_step(answer)
+        applied = tf.cond(
+            tf.equal(answer[0], share_dealer.WORK),
+            lambda: self._advance_fns[0](told, tf.constant(0.0)),
+            lambda: tf.constant(0),
+        )
+        with tf.control_dependencies([applied]):
+            return with_answer(answer, self._values.read(0))
 
     def _create_staged(self, index: int) -> StagedShares:
         store, is_first = self.store, index == 0
@@ -85,7 +128,7 @@ class Aggregation:
     # a replica's turn, in a worker's graph
 
     @_PLAIN
-    def begin(self, replica: Any, stretch: Any) -> tf.Tensor:
+    def begin(self, replica: Any, stretch: Any) -> Dealt:
         """Return the replica's first share of a stretch; see `share_dealer.dealt`.
 
         A replica that asks again gets the share that it held.
@@ -94,26 +137,31 @@ class Aggregation:
             replica: int64 scalar below `num_replicas`.
             stretch: What `open` returned.
         """
-        return self._at(0, self.desk.begin_fn, replica, stretch)
+        return self._dealt(self._at(0, self.desk.begin_fn, tf.stack([replica, stretch])))
 
     @_PLAIN
-    def pull(self, answer: Any) -> Sequence[tf.Operation]:
-        """Bring all servers to the step of an answer, and return what readers must wait for."""
-        step, last = answer[2], answer[4:]
-        square = tf.constant(0.0)
-        if self._square_fns:
-            square = tf.add_n(
-                [self._at(i, function, step, last) for i, function in self._square_fns.items()]
-            )
-        done = [
-            self._at(i, function, step, last, square) for i, function in self._advance_fns.items()
-        ]
-        return [each.op for each in done]
+    def pull(self, dealt: Dealt) -> tuple[Pulled, Sequence[tf.Operation]]:
+        """Bring all servers to the step of an answer.
+
+        Returns:
+            What the step reads, but for buckets that are looked up; and what those who look them up
+            must wait for.
+        """
+        told = of_step(dealt.answer)
+        squares = [tf.add_n(self._squares(told))] if self._is_clipped else []
+        parts = {} if self._is_clipped else {0: dealt.served}
+        for index, function in self._pull_fns.items():
+            if index not in parts:
+                parts[index] = self._at(index, function, told, *squares)
+        return self._values.pulled(parts), [part[0].op for part in parts.values()]
+
+    def _squares(self, told: Any) -> list[tf.Tensor]:
+        return [self._at(i, function, told) for i, function in self._square_fns.items()]
 
     @_PLAIN
     def contribute(
         self,
-        answer: Any,
+        dealt: Dealt,
         replica: Any,
         stretch: Any,
         worker: Any,
@@ -121,11 +169,11 @@ class Aggregation:
         gradients: Sequence[Any],
         aux: Any,
         is_finite: Any,
-    ) -> tf.Tensor:
+    ) -> Dealt:
         """Stage a share on all servers, offer it, and return the replica's next one.
 
         Args:
-            answer: What this share was dealt by.
+            dealt: What this share was dealt by.
             replica: As in `begin`.
             stretch: As in `begin`.
             worker: Index of the worker that computed it, for the records.
@@ -133,22 +181,25 @@ class Aggregation:
             aux: The vector of `AuxLayout`; changes of states are scaled like gradients.
             is_finite: Whether no gradient overflowed.
         """
-        ticket = answer[1]
+        ticket, origin = dealt.answer[1], self.desk.origin(replica, stretch)
 
-        def packet(index: int, staged: StagedShares) -> Any:
+        def packet(index: int) -> Any:
+            staged = self._staged[index]
             mine = [gradients[i] for i in staged.server.bucket_indices]
-            return staged.packets.pack(
-                Push(ticket, is_finite, mine, aux if index == 0 else aux[:1])
-            )
+            rest = aux if index == 0 else aux[:1]
+            return staged.packets.pack(Push(ticket, is_finite, mine, rest, worker, origin))
 
         others = [
-            self._at(index, self._stage_fns[index], replica, ticket, packet(index, staged)).op
-            for index, staged in self._staged.items()
+            self._at(index, function, packet(index))
+            for index, function in self._stage_fns.items()
             if index != 0
         ]
-        first = packet(0, self._staged[0])
         with tf.control_dependencies(others):
-            return self._at(0, self.desk.contribute_fn, replica, stretch, ticket, worker, first)
+            first = tf.nest.map_structure(tf.identity, packet(0), expand_composites=True)
+        return self._dealt(self._at(0, self.desk.contribute_fn, first))
+
+    def _dealt(self, parts: Sequence[Any]) -> Dealt:
+        return Dealt(*without_answer(parts, HEAD + self.num_shares))
 
     # on the coordinator, between and around stretches
 
@@ -181,20 +232,22 @@ class Aggregation:
         def finish() -> tf.Tensor:
             with tf.device(self.store.servers[0].device):
                 dealing = self.desk.unpacked()
-            head = [tf.zeros_like(dealing.step)] * 2
-            with tf.control_dependencies(
-                self.pull(tf.concat([[*head, dealing.step, head[0]], dealing.last], 0))
-            ):
+                told = tf.concat([[dealing.step], dealing.last], 0)
+            square = tf.add_n(self._squares(told)) if self._is_clipped else tf.constant(0.0)
+            advances = self._advance_fns.items()
+            done = [self._at(i, function, told, square) for i, function in advances]
+            with tf.control_dependencies(done):
                 return tf.constant(0)
 
         return tf.function(finish, autograph=False).get_concrete_function()
 
     def _locked(self, index: int, function: Callable[..., Any], *specs: Any) -> Any:
-        return traced_under_lock(self.store.servers[index], function, *specs)
+        server = self.store.servers[index]
+        return traced_as_one_call(server, traced_under_lock(server, function, *specs), *specs)
 
     def _at(self, index: int, function: Any, *args: Any) -> Any:
         """Call a traced function of a server; the result is on the caller's device."""
         with tf.device(self.store.servers[index].device):
             local = tf.nest.map_structure(tf.identity, args, expand_composites=True)
             result = function(*local)
-        return tf.identity(result)
+        return tf.nest.map_structure(tf.identity, result)

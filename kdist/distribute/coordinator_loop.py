@@ -5,6 +5,7 @@ a step's rows are a function of its id, and servers skip ids that they have appl
 that the coordinator runs again after a worker was lost neither loses nor repeats an update.
 """
 
+import functools
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -17,8 +18,8 @@ from kdist.distribute.dispatched_evaluation import (
     FED_AHEAD,
     DispatchedEvaluation,
     as_int64,
-    gathered,
 )
+from kdist.distribute.dispatches import Dispatches, accelerator_of
 from kdist.distribute.evaluation import SUMS, EpochLogs, restored
 from kdist.distribute.inner_loop import NextBatches, OnProgress, all_at_once
 from kdist.distribute.layout import BucketLayout
@@ -27,12 +28,14 @@ from kdist.distribute.server_step import ServerStep
 from kdist.distribute.server_store import WINDOW
 from kdist.distribute.shares import WorkerShare
 from kdist.distribute.structure import ModelStructure
+from kdist.distribute.supply import Supply
 
 POLL_S = 0.005
+# How often the chief looks whether dispatches have ended: seldom while they have long to go, as
+# every look costs processor time. And how often it asks the first server.
+NAP_S, LONG_NAP_S, NAP_SHARE = 0.001, 0.025, 0.02
+LOOK_EVERY_S = 0.25
 PROGRESS_EVERY_S = 0.5
-UNROLLED_STEPS = 10
-
-_PLAIN = tf.autograph.experimental.do_not_convert
 
 
 class CoordinatorLoop:
@@ -73,15 +76,18 @@ class CoordinatorLoop:
             layout,
             batch_spec=source.element_spec,
             jit_compile=jit_compile,
-            compute_device=_accelerator_of(num_workers),
+            compute_device=accelerator_of(num_workers),
             max_staleness=max_staleness,
         )
         self.store = self._step.store
         self.logs = EpochLogs(structure, self._step.aux)
         self._data = ResidentData(self._coordinator, structure, self.store)
+        self._dispatches = Dispatches(self._step, self._data, source)
         self._fed_dispatch_fn: Any = None
         self._fed: Any = None
         self._dispatch_fns: dict[int, Any] = {}
+        self._supply = Supply(num_workers)
+        self._waiting_since_s = 0.0
         self._evaluation = DispatchedEvaluation(
             self._coordinator, self._step, self._data, num_workers=num_workers
         )
@@ -98,22 +104,47 @@ class CoordinatorLoop:
         done = 0
         while done < num_steps:
             size = min(num_steps - done, WINDOW // 2)
+            progress = functools.partial(_progress_of, on_progress, done)
             if self._data.holds(self._source):
-                self._schedule_ids(first_step + done, size, steps_per_call)
+                done += self._run_ids(first_step + done, size, steps_per_call, progress)
             else:
                 self._schedule_batches(first_step + done, size)
-            self._wait(lambda start=done: on_progress(start))
-            done += size
+                self._wait(lambda progress=progress: progress(0))
+                done += size
             if on_progress(done):
                 break
         return done
+
+    def _run_ids(
+        self, first_step: int, num_steps: int, steps_per_call: int, on_progress: OnProgress
+    ) -> int:
+        """Run steps, or the first ones of them if `on_progress` asks to stop; return how many."""
+        applied_before, begun_s = int(self.store.num_applied.numpy()), time.monotonic()
+        self._waiting_since_s = begun_s
+        next_progress, num_scheduled, num_applied = begun_s + PROGRESS_EVERY_S, 0, 0
+        while num_scheduled < num_steps:
+            elapsed_s = time.monotonic() - begun_s
+            wanted = self._supply.wanted(num_applied, elapsed_s, steps_per_call)
+            end = min(num_steps, max(num_scheduled, wanted))
+            self._schedule_ids(first_step + num_scheduled, end - num_scheduled, steps_per_call)
+            num_scheduled = end
+            if num_scheduled == num_steps:
+                break
+            self._nap(LOOK_EVERY_S)
+            num_applied = int(self.store.num_applied.numpy()) - applied_before
+            if time.monotonic() >= next_progress:
+                next_progress = time.monotonic() + PROGRESS_EVERY_S
+                if on_progress(num_applied):
+                    break
+        self._wait(lambda: on_progress(0))
+        return num_scheduled
 
     def _schedule_ids(self, first_step: int, num_steps: int, steps_per_call: int) -> None:
         iterator = self._data.iterator(self._source)
         for offset in range(0, num_steps, steps_per_call):
             count = min(steps_per_call, num_steps - offset)
             if count not in self._dispatch_fns:
-                self._dispatch_fns[count] = self._trace_dispatch(count)
+                self._dispatch_fns[count] = self._dispatches.of_ids(count)
             self._coordinator.schedule(
                 self._dispatch_fns[count], args=(iterator, *as_int64(first_step + offset))
             )
@@ -121,7 +152,7 @@ class CoordinatorLoop:
     def _schedule_batches(self, first_step: int, num_steps: int) -> None:
         """Read on the chief and send each batch along with its step."""
         if self._fed_dispatch_fn is None:
-            self._fed_dispatch_fn = self._trace_fed_dispatch()
+            self._fed_dispatch_fn = self._dispatches.of_sent()
         if self._fed is None:
             self._fed = iter(self._source.dataset(first_step, WorkerShare(), repeat=True))
         iterator = self._data.iterator(None)
@@ -147,59 +178,28 @@ class CoordinatorLoop:
             time.sleep(POLL_S)
 
     def _wait(self, on_progress: Callable[[], bool]) -> None:
-        next_progress = time.monotonic() + PROGRESS_EVERY_S
+        self._waiting_since_s = time.monotonic()
+        next_progress = self._waiting_since_s + PROGRESS_EVERY_S
         while not self._coordinator.done():
-            self._check_cluster()
+            self._nap(LONG_NAP_S)
             self._remind()
-            time.sleep(POLL_S)
             if time.monotonic() >= next_progress:
                 on_progress()
                 next_progress = time.monotonic() + PROGRESS_EVERY_S
         self._coordinator.join()
 
+    def _nap(self, seconds: float) -> None:
+        """Sleep, until all dispatches have ended at most: that is seen without asking a server."""
+        end_s = time.monotonic() + seconds
+        while True:
+            waited_s = time.monotonic() - self._waiting_since_s
+            time.sleep(min(max(NAP_S, waited_s * NAP_SHARE), LONG_NAP_S, seconds))
+            self._check_cluster()
+            if time.monotonic() >= end_s or self._coordinator.done():
+                return
+
     def _remind(self) -> None:
         """Do now and then what those who are waited for may need: nothing, here."""
-
-    def _trace_dispatch(self, num_steps: int) -> Any:
-        """Return a function that runs `num_steps` steps.
-
-        They are unrolled in blocks: a graph loop that spans devices costs each of them messages in
-        every turn (measured: 4.3 against 5.7 ms of CPU a step, in blocks of ten).
-        """
-        num_blocks = 0 if num_steps < 2 * UNROLLED_STEPS else num_steps // UNROLLED_STEPS
-        rest = num_steps - num_blocks * UNROLLED_STEPS
-
-        @tf.function
-        def dispatch(iterator: Any, first_step: tf.Tensor) -> tf.Tensor:
-            arrays, frozen = self._data.open(iterator)
-            worker = worker_index()
-            if num_blocks > 0:
-                for block in tf.range(num_blocks):
-                    start = first_step + tf.cast(block, tf.int64) * UNROLLED_STEPS
-                    self._run_steps(start, UNROLLED_STEPS, arrays, frozen, worker)
-            last = first_step + num_blocks * UNROLLED_STEPS
-            self._run_steps(last, rest, arrays, frozen, worker)
-            return tf.constant(0)
-
-        return dispatch
-
-    @_PLAIN
-    def _run_steps(
-        self, first_step: tf.Tensor, num_steps: int, arrays: Any, frozen: Any, worker: Any
-    ) -> None:
-        for index in range(num_steps):
-            step_id = first_step + index
-            batch = gathered(self._source, arrays, step_id)
-            self._step.train(step_id, batch, frozen, worker=worker)
-
-    def _trace_fed_dispatch(self) -> Any:
-        @tf.function
-        def dispatch(iterator: Any, step_id: tf.Tensor, batch: Any) -> tf.Tensor:
-            frozen = self._data.open(iterator)[1]
-            self._step.train(step_id, batch, frozen, worker=worker_index())
-            return tf.constant(0)
-
-        return dispatch
 
     # logs and evaluation
 
@@ -231,14 +231,5 @@ class CoordinatorLoop:
         )
 
 
-def worker_index() -> tf.Tensor:
-    """Return the index of the worker that a dispatch runs on, an int64 scalar."""
-    index: Any = tf.distribute.coordinator.experimental_get_current_worker_index()
-    return tf.cast(index, tf.int64)
-
-
-def _accelerator_of(num_workers: int) -> str | None:
-    """Return the device that every worker computes on, if each of them shows an accelerator."""
-    devices = [tf.DeviceSpec.from_string(d.name) for d in tf.config.list_logical_devices("GPU")]
-    tasks = {device.task for device in devices if device.job == "worker"}
-    return "/device:GPU:0" if len(tasks) == num_workers else None
+def _progress_of(on_progress: OnProgress, num_before: int, num_done: int) -> bool:
+    return on_progress(num_before + num_done)

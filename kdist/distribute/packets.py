@@ -70,6 +70,14 @@ class PacketLayout:
         aux = [push.aux] if self._num_aux else []
         return Packet(tf.concat([*flat, *aux, header], 0), others)
 
+    @staticmethod
+    def origin(packet: Packet) -> Push:
+        """Return what a packet's header says, without gradients."""
+        header = tf.cast(packet.vector[-_NUM_HEADER:], tf.int64)
+        high, low, is_finite, worker, *version = tf.unstack(header, _NUM_HEADER)
+        is_finite = tf.not_equal(is_finite, 0)
+        return Push(_joined(high, low), is_finite, [], (), worker, _joined(*version))
+
     def unpack(self, packet: Packet) -> Push:
         """Return a push from what arrived."""
         sizes = [b.size for b in self._buckets if rides(b)]

@@ -4,6 +4,7 @@ The same code serves whoever drives the workers; it knows servers and tables, no
 """
 
 import contextlib
+from collections.abc import Collection
 from typing import Any
 
 import tensorflow as tf
@@ -94,7 +95,13 @@ class ServerStep:
 
     @_PLAIN
     def contribution(
-        self, share: Share, seeds: list[tf.Tensor], frozen: Any, *, weight: tf.Tensor | None = None
+        self,
+        share: Share,
+        seeds: list[tf.Tensor],
+        frozen: Any,
+        *,
+        weight: tf.Tensor | None = None,
+        pulled: Pulled | None = None,
     ) -> tuple[list[Any], tf.Tensor, Pulled]:
         """Pull and compute.
 
@@ -103,11 +110,12 @@ class ServerStep:
             seeds: Of the random layers.
             frozen: Values of the variables that no step writes.
             weight: A factor for the gradients, float32 scalar.
+            pulled: What the caller has pulled, if it has.
 
         Returns:
             Gradients by bucket of the scaled loss, the vector of `AuxLayout`, what was pulled.
         """
-        pulled = self.store.pull(leave_out=self._lookups.bucket_indices)
+        pulled = pulled or self.store.pull(leave_out=self.looked_up)
         scale = pulled.loss_scale
         values = _step_values(pulled, seeds, frozen)
         values, fetched = self._rows.fetch(values, share.x, training=True)
@@ -118,17 +126,19 @@ class ServerStep:
         return gradients, contribution.aux, pulled
 
     @_PLAIN
-    def denominators(self, share: Share, seeds: list[tf.Tensor], frozen: Any) -> tf.Tensor:
+    def denominators(
+        self, share: Share, seeds: list[tf.Tensor], frozen: Any, pulled: Pulled
+    ) -> tf.Tensor:
         """Return a share's denominators: float32 `[number of loss terms]`, vote included.
 
-        What they do not depend on is neither pulled nor computed.
+        What they do not depend on is not computed.
         """
         if self._denominators_fn is None:
             compute = self._compute
             self._denominators_fn = tf.function(
                 lambda v, s: compute.denominators(v, s, training=True), autograph=False
             ).get_concrete_function(self._value_specs, self._share_specs)
-        values = self._values(seeds, frozen)
+        values = _step_values(pulled, seeds, frozen)
         values, _ = self._rows.fetch(values, share.x, training=True)
         return self._denominators_fn(values, share)
 
@@ -158,8 +168,13 @@ class ServerStep:
         device = self._compute_device
         return contextlib.nullcontext() if device is None else tf.device(device)
 
+    @property
+    def looked_up(self) -> Collection[int]:
+        """Return the buckets that are not pulled: steps look up the rows that they need."""
+        return self._lookups.bucket_indices
+
     def _values(self, seeds: list[tf.Tensor], frozen: Any) -> StepValues:
-        return _step_values(self.store.pull(leave_out=self._lookups.bucket_indices), seeds, frozen)
+        return _step_values(self.store.pull(leave_out=self.looked_up), seeds, frozen)
 
     @_PLAIN
     def whole(self, batch: Any) -> Share:

@@ -12,7 +12,8 @@ import tensorflow as tf
 
 from kdist.distribute import share_dealer
 from kdist.distribute.contributions import Contributions
-from kdist.distribute.server_apply import traced_on_server, traced_under_lock
+from kdist.distribute.packets import Push
+from kdist.distribute.server_apply import traced_as_one_call, traced_under_lock
 from kdist.distribute.servers import Server
 from kdist.distribute.share_dealer import WAIT
 from kdist.distribute.staged_shares import StagedShares
@@ -43,22 +44,25 @@ class ShareDesk:
             name = f"kdist_turns_{next(_numbers) if tf.executing_eagerly() else 'of_graph'}"
             self._turns = tf.queue.FIFOQueue(_NO_LIMIT, [tf.int64], [[]], shared_name=name)
 
-    def trace(self, staged: StagedShares, contributions: Contributions) -> None:
+    def trace(
+        self, staged: StagedShares, contributions: Contributions, serve: Callable[[Any], Any]
+    ) -> None:
         """Trace what the server does; call it outside the scope of the store.
 
         Args:
             staged: The first server's staged shares.
             contributions: Counts who contributed what.
+            serve: Returns what a replica is sent with an answer, and that answer; called on the
+                server, without its lock.
         """
-        self._staged, self._contributions = staged, contributions
+        self._staged, self._contributions, self._serve = staged, contributions, serve
         packet = staged.packets.spec
         self._deal_fn = traced_under_lock(self._server, self._deal, _SCALAR, _SCALAR)
-        self._offer_fn = traced_under_lock(self._server, self._offer, *[_SCALAR] * 4, packet)
+        self._offer_fn = traced_under_lock(self._server, self._offer, packet)
         self.open_fn = traced_under_lock(self._server, self._open, _SCALAR, _SCALAR)
-        self.begin_fn = traced_on_server(self._server, self._begin, _SCALAR, _SCALAR)
-        self.contribute_fn = traced_on_server(
-            self._server, self._contribute, *[_SCALAR] * 4, packet
-        )
+        pair = tf.TensorSpec([2], tf.int64)
+        self.begin_fn = traced_as_one_call(self._server, self._begin, pair)
+        self.contribute_fn = traced_as_one_call(self._server, self._contribute, packet)
 
     def wake(self) -> Any:
         """Let all replicas that wait ask again; in a graph, return the operation that does."""
@@ -76,22 +80,30 @@ class ShareDesk:
             to_numpy(self.dealing), self._num_shares, self._num_replicas
         )
 
-    def _begin(self, replica: Any, stretch: Any) -> tf.Tensor:
-        return self._when_ready(self._deal_fn(replica, stretch), replica, stretch)
+    def _begin(self, origin: Any) -> Any:
+        replica, stretch = origin[0], origin[1]
+        return self._serve(self._when_ready(self._deal_fn(replica, stretch), replica, stretch))
 
-    def _contribute(
-        self, replica: Any, stretch: Any, ticket: Any, worker: Any, packet: Any
-    ) -> tf.Tensor:
-        answer = self._offer_fn(replica, stretch, ticket, worker, packet)
-        return self._when_ready(answer, replica, stretch)
+    def _contribute(self, packet: Any) -> Any:
+        answer = self._offer_fn(packet)
+        replica, stretch = self.origin_of(self._staged.packets.origin(packet))
+        return self._serve(self._when_ready(answer, replica, stretch))
 
-    def _offer(
-        self, replica: Any, stretch: Any, ticket: Any, worker: Any, packet: Any
-    ) -> tf.Tensor:
-        staged = self._staged.stage(replica, ticket, packet)
+    def origin(self, replica: Any, stretch: Any) -> Any:
+        """Return the number that stands for a replica and a stretch in the header of a packet."""
+        return stretch * self._num_replicas + replica
+
+    def origin_of(self, header: Push) -> tuple[Any, Any]:
+        """Return the replica and the stretch that a packet with this header comes from."""
+        return header.version % self._num_replicas, header.version // self._num_replicas
+
+    def _offer(self, packet: Any) -> tf.Tensor:
+        header = self._staged.packets.origin(packet)
+        replica, stretch = self.origin_of(header)
+        staged = self._staged.stage(replica, header.step_id, packet)
         with tf.control_dependencies([staged]):
-            dealing, verdict = share_dealer.offered(self.unpacked(), replica, ticket)
-            self._count(verdict, worker)
+            dealing, verdict = share_dealer.offered(self.unpacked(), replica, header.step_id)
+            self._count(verdict, header.worker)
         dealing, answer = share_dealer.dealt(dealing, replica, stretch)
         self.dealing.assign(share_dealer.packed(dealing))
         self._turns.enqueue_many(tf.zeros([verdict.num_woken], tf.int64))

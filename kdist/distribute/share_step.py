@@ -9,6 +9,7 @@ from typing import Any, Protocol
 import tensorflow as tf
 
 from kdist.distribute.aggregation import Aggregation
+from kdist.distribute.answers import Dealt
 from kdist.distribute.data.array_source import ArraySource
 from kdist.distribute.loss_terms import VALID, WEIGHTS
 from kdist.distribute.server_step import ServerStep
@@ -102,41 +103,45 @@ class ShareStep:
         """
         first = self._aggregation.begin(replica, stretch)
         (last,) = tf.while_loop(
-            lambda answer: tf.equal(answer[0], WORK),
-            lambda answer: (self.turn(answer, replica, stretch, worker, reader, frozen),),
+            lambda dealt: tf.equal(dealt.answer[0], WORK),
+            lambda dealt: (self.turn(dealt, replica, stretch, worker, reader, frozen),),
             (first,),
             parallel_iterations=1,
         )
-        return last
+        return last.answer
 
     @_PLAIN
     def turn(
         self,
-        answer: Any,
+        dealt: Dealt,
         replica: Any,
         stretch: Any,
         worker: Any,
         reader: BatchReader,
         frozen: Any,
-    ) -> tf.Tensor:
-        """Compute and contribute the share of an answer; return the next answer."""
+    ) -> Dealt:
+        """Compute and contribute the share that was dealt; return the next one."""
+        answer = dealt.answer
         batch_index, position = answer[3] // self._num_shares, answer[3] % self._num_shares
         num_rows = reader.num_rows(batch_index)
         share = self._share(reader, batch_index, num_rows, position)
         seeds = step_seeds(self._step.structure, batch_index, position)
         weight = tf.cast(num_rows, tf.float32) / self._aggregation.batch_size
-        with tf.control_dependencies(self._aggregation.pull(answer)):
+        pulled, waited_for = self._aggregation.pull(dealt)
+        with tf.control_dependencies(waited_for):
             if self._needs_denominators:
                 x, y, sample_weight = reader.rows(batch_index, 0, num_rows)
                 batch = self._step.whole((x, y, sample_weight, num_rows))
-                total = self._step.denominators(batch, seeds, frozen)
-                own = self._step.denominators(share, seeds, frozen)
+                total = self._step.denominators(batch, seeds, frozen, pulled)
+                own = self._step.denominators(share, seeds, frozen, pulled)
                 share = share._replace(term_ratios=tf.math.divide_no_nan(own, total))
-            gradients, aux, pulled = self._step.contribution(share, seeds, frozen, weight=weight)
+            gradients, aux, _ = self._step.contribution(
+                share, seeds, frozen, weight=weight, pulled=pulled
+            )
         gradients, is_finite = self._step.store.without_loss_scale(gradients, pulled.loss_scale)
         num_logged = self._step.aux.num_logged
         return self._aggregation.contribute(
-            answer,
+            dealt,
             replica,
             stretch,
             worker,

@@ -76,13 +76,14 @@ class StagedShares:
 
         return tf.cond(ticket > tf.gather(self._tickets, replica), keep, _nothing)
 
-    def square(self, step: Any, replicas: Any) -> tf.Tensor:
+    def square(self, of_step: Any) -> tf.Tensor:
         """Return this server's part of the squared norm of the step before, a float32 scalar.
 
         Args:
-            step: The step that the caller is about to read parameters for.
-            replicas: Whose shares make the step before: int64 `[num_shares]`.
+            of_step: int64 `[1 + num_shares]`: the step that the caller is about to read parameters
+                for, and the replicas whose shares make the step before.
         """
+        step, replicas = of_step[0], of_step[1:]
 
         def measure() -> tf.Tensor:
             push = self._sum(replicas)
@@ -94,14 +95,14 @@ class StagedShares:
         tf.cond(tf.equal(self.version, step - 1), measure, _nothing)
         return tf.convert_to_tensor(self._square)
 
-    def advance(self, step: Any, replicas: Any, square: Any) -> tf.Tensor:
+    def advance(self, of_step: Any, square: Any) -> tf.Tensor:
         """Apply the step before, unless that was done; see `square`.
 
         Args:
-            step: The step that the caller is about to read parameters for.
-            replicas: Whose shares make the step before: int64 `[num_shares]`.
+            of_step: As in `square`.
             square: The squared norm over all servers, where gradients are clipped by it.
         """
+        step, replicas = of_step[0], of_step[1:]
 
         def apply() -> tf.Tensor:
             push = self._sum(replicas)

@@ -179,7 +179,7 @@ class Trainer:
             wanted = min(self._pace.next_steps, num_steps - state.step_in_epoch)
             size = self._plan.stretch(state.batches_seen, wanted)
             started_s = self._clock()
-            sums = self._run_stretch(size)
+            size, sums = self._run_stretch(size)
             elapsed_s = self._clock() - started_s
             if state.first_step_at_s is None:
                 state.first_step_at_s = self._clock()
@@ -200,8 +200,8 @@ class Trainer:
         is_stopped = bridge.stop_training and bridge.has_batch_hooks and state.step_in_epoch > 0
         return is_stopped or state.step_in_epoch >= num_steps or state.stop_reason is not None
 
-    def _run_stretch(self, size: int) -> Any:
-        """Run steps and return the epoch's sums so far: reading them waits for the last step."""
+    def _run_stretch(self, size: int) -> tuple[int, Any]:
+        """Run steps, fewer on a signal where one task decides; return how many, and the sums."""
         plan, bridge, state = self._plan, self._bridge, self.state
         done = state.step_in_epoch
         calls = range(done, done + size, plan.steps_per_call)
@@ -210,8 +210,10 @@ class Trainer:
                 bridge.batch_begin(step)
         self._num_applies = num_applies(self._loop.store)
         self._is_between_steps = False
-        self._loop.train(
-            state.batches_seen, size, steps_per_call=plan.steps_per_call, on_progress=never_stop
+        decides_alone = plan.replicas_in_flight > 1 and not bridge.has_batch_hooks
+        on_progress = self._should_stop if decides_alone else never_stop
+        size = self._loop.train(
+            state.batches_seen, size, steps_per_call=plan.steps_per_call, on_progress=on_progress
         )
         sums = self._loop.read_logs()
         state.batches_seen += size
@@ -223,7 +225,11 @@ class Trainer:
             logs = self._loop.logs.results(sums)
             for step in calls:
                 bridge.batch_end(min(step + plan.steps_per_call, done + size) - 1, logs)
-        return sums
+        return size, sums
+
+    def _should_stop(self, num_done: int) -> bool:
+        del num_done
+        return self._stop_requested() is not None
 
     def _agree_to_stop(self, pace: Pace) -> bool:
         """Let all tasks stop at one place; the chief's clock sets the length of stretches."""

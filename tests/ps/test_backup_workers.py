@@ -24,9 +24,10 @@ def before_each_turn(run, action):
     step = run.loop._share_step
     turn = step.turn
 
-    def delayed(answer, replica, stretch, worker, *rest):
+    def delayed(dealt, replica, stretch, worker, *rest):
         with tf.control_dependencies([action(worker)]):
-            return turn(tf.identity(answer), replica, stretch, worker, *rest)
+            dealt = tf.nest.map_structure(tf.identity, dealt)
+        return turn(dealt, replica, stretch, worker, *rest)
 
     step.turn = delayed
 

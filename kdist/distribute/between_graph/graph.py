@@ -93,7 +93,8 @@ class WorkerGraph:
             }
         if validation is not None:
             self._step.trace_evaluation(validation.element_spec)
-        self.turns = ClientAggregation(self.store, shares) if shares else None
+        looked_up = self._step.looked_up
+        self.turns = ClientAggregation(self.store, shares, looked_up) if shares else None
         self.unit = min(steps_per_call, self.data[TRAIN].unit_limit or UNROLLED_STEPS)
         functions = self._traced_blocks()
         self.constant_values = captured_constants(list(functions.values()))

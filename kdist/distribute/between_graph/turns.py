@@ -1,5 +1,6 @@
 """Synchronous updates by clients: the servers' dealing of shares, reached through a session."""
 
+from collections.abc import Collection
 from typing import Any, NamedTuple
 
 import tensorflow as tf
@@ -23,9 +24,9 @@ class Shares(NamedTuple):
 class ClientAggregation(Aggregation):
     """The same operations as the coordinator's; what it runs eagerly is run in a session here."""
 
-    def __init__(self, store: ServerStore, shares: Shares):
+    def __init__(self, store: ServerStore, shares: Shares, looked_up: Collection[int]):
         """Create what the servers need in the store's graph, and trace what they do."""
-        super().__init__(store, **shares._asdict())
+        super().__init__(store, **shares._asdict(), looked_up=looked_up)
         self._finish_fn = self.traced_finish()
         self._session: Any = None
 
