@@ -21,21 +21,19 @@ help:
 train: $(VENV)/.installed
 	$(BIN)/python -m kdist
 
-# Two processes share the tests; all that start clusters go to one of them (tests/conftest.py).
-# A process connects to one cluster once (tests/ps, tests/between_graph), so these suites have
-# processes of their own.
+# Two processes share the tests; all that start clusters go to one of them (tests/conftest.py). A
+# process connects to one cluster once, so what trains on one has processes without other suites.
 PYTEST := $(BIN)/python -m pytest -n 2 --dist loadgroup
-APART := --ignore=tests/ps --ignore=tests/between_graph
+CONNECTED := tests/ps tests/between_graph
+OTHERS := $(CONNECTED:%=--ignore=%)
 
 test: check
-	$(PYTEST) -m "not slow" $(APART)
-	$(PYTEST) -m "not slow" tests/ps
-	$(PYTEST) -m "not slow" tests/between_graph
+	$(PYTEST) -m "not slow" $(OTHERS)
+	$(PYTEST) -m "not slow" $(CONNECTED)
 
 test-all: check
-	$(PYTEST) $(APART)
-	$(PYTEST) tests/ps
-	$(PYTEST) tests/between_graph
+	$(PYTEST) $(OTHERS)
+	$(PYTEST) $(CONNECTED)
 
 check: $(VENV)/.installed-dev
 	$(BIN)/ruff check .

@@ -1,7 +1,7 @@
 """One cluster inside this process: real TensorFlow servers, three workers, two parameter servers.
 
-A process can hold the servers of one cluster only, so these tests need one of their own:
-`python -m pytest tests/between_graph`.
+A process can hold the servers of one cluster only, so these tests share one with tests/ps, and
+need a process without other suites: `python -m pytest tests/ps tests/between_graph`.
 """
 
 import os
@@ -13,15 +13,14 @@ os.environ.setdefault("GRPC_FAIL_FAST", "use_caller")
 import keras
 import pytest
 
-from tests.between_graph.trainings import Trainings, client_spec
-from tests.ps.trainings import start_servers
+from tests.between_graph.trainings import Trainings
+from tests.ps.trainings import own_cluster
 
 
 @pytest.fixture(scope="session")
 def cluster():
-    """Start all servers; each training has a container of its own on them."""
-    spec = client_spec(num_workers=3, num_ps=2)
-    yield Trainings(spec, start_servers(spec))
+    """Return trainings on the cluster of this process, each with a container of its own there."""
+    return Trainings(own_cluster())
 
 
 @pytest.fixture(autouse=True)

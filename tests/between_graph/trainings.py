@@ -7,10 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import keras
-import numpy as np
 
-from kdist import config as kdist_config
-from kdist.assembly.building import Builder, Sources
+from kdist.assembly.building import Sources
 from kdist.assembly.engine import Engine, make_engine
 from kdist.cluster.spec import ClusterSpec
 from kdist.cluster.task import Task, TaskType
@@ -23,39 +21,23 @@ from kdist.distribute.between_graph.loop import BetweenGraphLoop
 from kdist.distribute.between_graph.seat import Seat
 from kdist.distribute.between_graph.turns import Shares
 from kdist.distribute.between_graph.worker import StepWorker
-from kdist.distribute.data import num_steps
 from kdist.distribute.inner_loop import InnerLoop
 from kdist.distribute.layout import BucketLayout
 from kdist.distribute.shares import WorkerShare
 from kdist.distribute.strategies import make_strategy
 from kdist.distribute.structure import ModelStructure
-from kdist.training.callback_bridge import CallbackBridge
-from kdist.training.peers import Alone
-from kdist.training.report.facts import EpochFacts
-from kdist.training.trainer import Silent, Trainer, TrainingPlan, TrainingState
-from tests.engine.harness import Data, numpy_weights
-from tests.ps.trainings import free_spec
+from tests.engine.harness import Data
+from tests.ps.assembled import Assembled, assemble, config_of, model_and_data
+from tests.ps.trainings import OwnCluster
 
 _containers = itertools.count()
 
 
-def client_spec(num_workers: int, num_ps: int) -> ClusterSpec:
-    """Return a cluster without a chief on free ports of this machine."""
-    addresses = free_spec(num_workers, num_ps).addresses
-    return ClusterSpec({k: a for k, a in addresses.items() if k is not TaskType.CHIEF})
-
-
 @dataclass(kw_only=True)
-class ClientRun:
-    """A training by several clients, and what it came to once `run` has returned."""
+class ClientRun(Assembled):
+    """A training by several clients, one of which is the chief."""
 
-    model: keras.Model
-    engine: Engine
-    bridge: CallbackBridge
-    trainer: Trainer
     followers: list[BetweenGraphLoop]
-    epochs: list[EpochFacts] = field(default_factory=list)
-    weights: list[np.ndarray] = field(default_factory=list)
     ids_of_followers: list[int] = field(default_factory=list)
     _threads: list[threading.Thread] = field(default_factory=list)
     _errors: list[BaseException] = field(default_factory=list)
@@ -66,20 +48,6 @@ class ClientRun:
         loop = self.engine.loop
         assert isinstance(loop, BetweenGraphLoop)
         return loop
-
-    @property
-    def state(self) -> TrainingState:
-        """Return the counts."""
-        return self.trainer.state
-
-    @property
-    def history(self) -> dict[str, list[float]]:
-        """Return what Keras would call the history."""
-        history: dict[str, list[float]] = {}
-        for facts in self.epochs:
-            for key, value in facts.metrics.items():
-                history.setdefault(key, []).append(value)
-        return history
 
     def start_follower(self, follower: BetweenGraphLoop) -> None:
         """Let one more client take steps, on a thread of its own."""
@@ -101,11 +69,7 @@ class ClientRun:
         """Train to the end; the model then holds the servers' values."""
         for follower in self.followers:
             self.start_follower(follower)
-        self.trainer.run()
-        self.finish()
-        self.loop.store.write_to_model()
-        self.weights = numpy_weights(self.model)
-        return self
+        return super().run()
 
     def finish(self) -> None:
         """Let the followers go."""
@@ -119,11 +83,13 @@ class ClientRun:
 class Trainings:
     """Hands out trainings on the servers of one cluster."""
 
-    def __init__(self, spec: ClusterSpec, servers: Sequence[Any]):
-        """Remember who serves where."""
-        self._spec = spec
+    def __init__(self, cluster: OwnCluster):
+        """Remember who serves where; the clients' cluster has no chief."""
+        addresses = cluster.spec.addresses
+        self._spec = ClusterSpec({k: a for k, a in addresses.items() if k is not TaskType.CHIEF})
         self._targets = {
-            task: server.target for task, server in zip(spec.tasks(), servers, strict=True)
+            task: server.target
+            for task, server in zip(self._spec.tasks(), cluster.servers, strict=True)
         }
 
     def prepare(
@@ -149,52 +115,29 @@ class Trainings:
             **settings: Keys of the configuration; those of `data` as they are.
         """
         container = f"test-{next(_containers)}"
-        of_data = {"batch_size": 8, "shuffle": False}
-        for key in ("batch_size", "validation_batch_size", "shuffle", "cache_bytes"):
-            if key in settings:
-                of_data[key] = settings.pop(key)
-        name = {"name": "ps", "replication": "between_graph", **settings.pop("strategy", {})}
-        config = kdist_config.load(
-            {
-                "data": of_data,
-                "strategy": name,
-                "cluster": {"workers": workers, "ps": ps, "start_timeout_s": 30},
-                "epochs": 2,
-                **settings,
-            }
+        config = config_of(
+            settings,
+            strategy={"name": "ps", "replication": "between_graph"},
+            workers=workers,
+            ps=ps,
+            start_timeout_s=30,
         )
         made = [
             self._make(config, build, data, index, workers, ps, container, losses)
             for index in range(workers)
         ]
-        model, engine, sources, plan = made[0]
+        model, engine, sources = made[0]
         assert isinstance(engine.loop, BetweenGraphLoop)
         engine.loop.begin("")
-        bridge = CallbackBridge(
-            callbacks,
+        followers = [other.loop for _, other, _ in made[1:]]
+        return assemble(
+            ClientRun,
+            config,
             model,
-            engine.loop.store,
-            peers=Alone(),
-            epochs=plan.epochs,
-            steps_per_epoch=plan.steps_per_epoch,
-        )
-        epochs: list[EpochFacts] = []
-        trainer = Trainer(
-            engine.loop,
-            bridge,
-            plan,
-            validation=sources.validation,
-            peers=Alone(),
-            reporter=Silent(),
-            on_epoch=epochs.append,
-        )
-        followers = [other.loop for _, other, _, _ in made[1:]]
-        return ClientRun(
-            model=model,
-            engine=engine,
-            bridge=bridge,
-            trainer=trainer,
-            epochs=epochs,
+            engine,
+            sources,
+            callbacks=callbacks,
+            replicas_in_flight=workers,
             followers=[loop for loop in followers if isinstance(loop, BetweenGraphLoop)],
         )
 
@@ -212,14 +155,11 @@ class Trainings:
         ps: int,
         container: str,
         losses: Callable[[], Sequence[int]],
-    ) -> tuple[keras.Model, Engine, Sources, TrainingPlan]:
+    ) -> tuple[keras.Model, Engine, Sources]:
         """Do what one client's process would do before it trains."""
-        keras.utils.set_random_seed(0)
         task = Task(TaskType.WORKER, index)
         share = WorkerShare(worker_index=index, num_workers=workers)
-        builder = Builder(config, ())
-        builder.use({"build_model": build, "make_data": data if callable(data) else lambda: data})
-        sources = builder.data(share)
+        model, sources = model_and_data(config, build, data, share)
         traits = traits_of("ps", "between_graph", config.strategy.update)
         shares = None
         if traits.aggregates:
@@ -248,7 +188,6 @@ class Trainings:
             make_loop = AggregatingClientLoop if shares else BetweenGraphLoop
             return make_loop(worker, losses=losses, start_timeout_s=30)
 
-        model = builder.model()
         engine = make_engine(
             config,
             traits,
@@ -260,12 +199,6 @@ class Trainings:
             num_workers=workers,
             check_cluster=lambda: None,
             make_client_loop=make_loop,
+            validation=sources.validation,
         )
-        plan = TrainingPlan(
-            epochs=config.epochs,
-            steps_per_epoch=num_steps(sources.train, config.steps_per_epoch, key="data.train"),
-            max_steps=config.max_steps,
-            steps_per_call=config.steps_per_execution,
-            replicas_in_flight=workers,
-        )
-        return model, engine, sources, plan
+        return model, engine, sources

@@ -20,10 +20,8 @@ PROGRAM = Path(__file__).parent / "programs" / "train_as_worker.py"
 ROOT = Path(__file__).parents[2]
 DEADLINE_S = 150
 # Each of these stresses something else; together with mirrored every case has several replicas.
-OF_TWO = [
-    *("l2_last_batch_of_one", "masked_steps_weighted_mean", "several_outputs", "metrics"),
-    *("global_clipnorm", "average_overwrites", "own_compute_loss", "embedding_jit"),
-]
+OF_TWO = ["l2_last_batch_of_one", "masked_steps_weighted_mean", "global_clipnorm", "metrics"]
+OTHERS_OF_TWO = ["several_outputs", "average_overwrites", "own_compute_loss", "embedding_jit"]
 OF_THREE = [
     *("fewer_rows_than_replicas_conv", "sample_weights", "accumulation", "reduction_sum"),
     *("attention", "constraints", "class_weights", "mixed_float16", "subclassed"),
@@ -69,6 +67,7 @@ def train_on_workers(num_workers, names, folder):
     ("num_workers", "names"),
     [
         pytest.param(2, OF_TWO, id="2"),
+        pytest.param(2, OTHERS_OF_TWO, id="2, others", marks=pytest.mark.slow),
         pytest.param(3, OF_THREE, id="3", marks=pytest.mark.slow),
     ],
 )

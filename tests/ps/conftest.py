@@ -1,7 +1,7 @@
 """One cluster inside this process: real TensorFlow servers, three workers, two parameter servers.
 
 A process can connect to one cluster only, once, and its devices change with that. So these tests
-need a process of their own: `python -m pytest tests/ps`.
+need a process without other suites: `python -m pytest tests/ps tests/between_graph`.
 """
 
 import os
@@ -13,16 +13,13 @@ os.environ.setdefault("GRPC_FAIL_FAST", "use_caller")
 import keras
 import pytest
 
-from tests.ps.trainings import Trainings, free_spec, start_servers
+from tests.ps.trainings import own_cluster
 
 
 @pytest.fixture(scope="session")
 def cluster():
-    """Connect before any model is made."""
-    spec = free_spec(num_workers=3, num_ps=2)
-    servers = start_servers(spec)
-    yield Trainings(spec)
-    del servers
+    """Return trainings on the cluster of this process, connected before any model is made."""
+    return own_cluster().trainings
 
 
 @pytest.fixture(autouse=True)

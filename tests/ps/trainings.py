@@ -1,29 +1,23 @@
 """Train through the real assembly on a cluster of this machine."""
 
+import functools
 import socket
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import keras
-import numpy as np
 import tensorflow as tf
 
-from kdist import config as kdist_config
-from kdist.assembly.building import Builder
-from kdist.assembly.engine import Engine, make_engine
+from kdist.assembly.engine import make_engine
 from kdist.cluster.spec import ClusterSpec
 from kdist.cluster.task import Task, TaskType
 from kdist.cluster.traits import traits_of
 from kdist.distribute.coordinator_loop import CoordinatorLoop
-from kdist.distribute.data import num_steps
 from kdist.distribute.shares import WorkerShare
 from kdist.distribute.strategies import make_strategy, start_server
-from kdist.training.callback_bridge import CallbackBridge
-from kdist.training.peers import Alone
-from kdist.training.report.facts import EpochFacts
-from kdist.training.trainer import Silent, Trainer, TrainingPlan, TrainingState
-from tests.engine.harness import Data, numpy_weights
+from tests.engine.harness import Data
+from tests.ps.assembled import Assembled, assemble, config_of, model_and_data
 
 TRAITS = traits_of("ps", "in_graph", "async")
 
@@ -45,16 +39,8 @@ def free_spec(num_workers: int, num_ps: int) -> ClusterSpec:
     return ClusterSpec(addresses)
 
 
-@dataclass(kw_only=True)
-class PsRun:
-    """A training on parameter servers, and what it came to once `run` has returned."""
-
-    model: keras.Model
-    engine: Engine
-    bridge: CallbackBridge
-    trainer: Trainer
-    epochs: list[EpochFacts] = field(default_factory=list)
-    weights: list[np.ndarray] = field(default_factory=list)
+class PsRun(Assembled):
+    """A training that this process coordinates."""
 
     @property
     def loop(self) -> CoordinatorLoop:
@@ -62,27 +48,6 @@ class PsRun:
         loop = self.engine.loop
         assert isinstance(loop, CoordinatorLoop)
         return loop
-
-    @property
-    def state(self) -> TrainingState:
-        """Return the counts."""
-        return self.trainer.state
-
-    @property
-    def history(self) -> dict[str, list[float]]:
-        """Return what Keras would call the history."""
-        history: dict[str, list[float]] = {}
-        for facts in self.epochs:
-            for key, value in facts.metrics.items():
-                history.setdefault(key, []).append(value)
-        return history
-
-    def run(self) -> "PsRun":
-        """Train to the end; the model then holds the servers' values."""
-        self.trainer.run()
-        self.loop.store.write_to_model()
-        self.weights = numpy_weights(self.model)
-        return self
 
 
 class Trainings:
@@ -125,24 +90,8 @@ class Trainings:
             callbacks: Of Keras.
             **settings: Keys of the configuration; those of `data` as they are.
         """
-        keras.utils.set_random_seed(0)
-        of_data = {"batch_size": 8, "shuffle": False}
-        for key in ("batch_size", "validation_batch_size", "shuffle", "cache_bytes"):
-            if key in settings:
-                of_data[key] = settings.pop(key)
-        config = kdist_config.load(
-            {
-                "data": of_data,
-                "strategy": {"name": "ps", **settings.pop("strategy", {})},
-                "cluster": {"workers": workers, "ps": ps},
-                "epochs": 2,
-                **settings,
-            }
-        )
-        builder = Builder(config, ())
-        builder.use({"build_model": build, "make_data": lambda: data})
-        sources = builder.data(WorkerShare())
-        model = builder.model()
+        config = config_of(settings, strategy={"name": "ps"}, workers=workers, ps=ps)
+        model, sources = model_and_data(config, build, data, WorkerShare())
         traits = traits_of("ps", config.strategy.replication, config.strategy.update)
         engine = make_engine(
             config,
@@ -154,33 +103,17 @@ class Trainings:
             num_servers=ps,
             num_workers=workers,
             check_cluster=lambda: None,
+            validation=sources.validation,
         )
-        plan = TrainingPlan(
-            epochs=config.epochs,
-            steps_per_epoch=num_steps(sources.train, config.steps_per_epoch, key="data.train"),
-            max_steps=config.max_steps,
-            steps_per_call=config.steps_per_execution,
+        return assemble(
+            PsRun,
+            config,
+            model,
+            engine,
+            sources,
+            callbacks=callbacks,
             replicas_in_flight=1 if traits.batch_is_global else workers,
         )
-        bridge = CallbackBridge(
-            callbacks,
-            model,
-            engine.loop.store,
-            peers=Alone(),
-            epochs=plan.epochs,
-            steps_per_epoch=plan.steps_per_epoch,
-        )
-        epochs: list[EpochFacts] = []
-        trainer = Trainer(
-            engine.loop,
-            bridge,
-            plan,
-            validation=sources.validation,
-            peers=Alone(),
-            reporter=Silent(),
-            on_epoch=epochs.append,
-        )
-        return PsRun(model=model, engine=engine, bridge=bridge, trainer=trainer, epochs=epochs)
 
     def train(self, build: Callable[[], keras.Model], data: Data, **options: Any) -> PsRun:
         """Train with kdist (2 epochs unless told); see `prepare` for the arguments."""
@@ -191,3 +124,26 @@ def start_servers(spec: ClusterSpec) -> list[tf.distribute.Server]:
     """Start the servers of all workers and parameter servers in this process."""
     hosts = [task for task in spec.tasks() if task.type is not TaskType.CHIEF]
     return [start_server(spec, task) for task in hosts]
+
+
+@dataclass(frozen=True, kw_only=True)
+class OwnCluster:
+    """The one cluster that this process holds: three workers, two parameter servers.
+
+    Attributes:
+        spec: Its addresses.
+        servers: Of its workers and parameter servers, in the order of the specification.
+        trainings: That this process coordinates.
+    """
+
+    spec: ClusterSpec
+    servers: Sequence[tf.distribute.Server]
+    trainings: Trainings
+
+
+@functools.cache
+def own_cluster() -> OwnCluster:
+    """Start the servers, once, and connect to them, before any model is made."""
+    spec = free_spec(num_workers=3, num_ps=2)
+    servers = start_servers(spec)
+    return OwnCluster(spec=spec, servers=servers, trainings=Trainings(spec))
