@@ -48,6 +48,8 @@ def run_child(
     try:
         _settle_in(request, output, environment)
         exit_code = int(import_task_main(task_main)(request, link))
+        if exit_code == 0:  # Unlike a process that somebody ended on the way.
+            link.send("finished", exit_code=0)
     except KeyboardInterrupt:
         exit_code = 128 + signal.SIGINT
     except SystemExit as error:  # A task's own code returns; this is the user's.

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from kdist import errors
@@ -76,7 +76,11 @@ class Member:
         """Record the end of the process and clear up after it; it must have been drained."""
         self.process.kill()
         self.process.close()
-        self.end = self._end(exit_code if self.finished_code is None else self.finished_code, now_s)
+        left_early = exit_code == 0 and self.finished_code is None and not self.is_stopped
+        code = 1 if left_early else exit_code
+        self.end = self._end(code if self.finished_code is None else self.finished_code, now_s)
+        if left_early:
+            self.end = replace(self.end, left_early=True)
         return self.end
 
     def expected_end(self, now_s: float) -> TaskEnd:

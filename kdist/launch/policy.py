@@ -36,6 +36,8 @@ class TaskEnd:
         was_ready: Whether it had joined the run: a start-up error would only repeat itself.
         was_stopped: Whether the launcher had already told it to end.
         silence_s: How long it had shown no sign of life when it was killed for that.
+        left_early: Whether its process ended with exit code 0, as by `os._exit`, before it was
+            done; `exit_code` is 1 then.
     """
 
     task: Task
@@ -45,10 +47,13 @@ class TaskEnd:
     was_ready: bool = False
     was_stopped: bool = False
     silence_s: float | None = None
+    left_early: bool = False
 
     @property
     def how(self) -> str:
         """How it ended, in words."""
+        if self.left_early:
+            return "ended with exit code 0 before it was done (os._exit?)"
         if self.silence_s is None:
             return describe_exit(self.exit_code)
         return (

@@ -223,6 +223,16 @@ def test_workers_under_a_coordinator_are_restarted_by_default(launch, tmp_path):
     assert over.exists()
 
 
+@pytest.mark.parametrize("task", ["chief-0", "worker-0"])
+def test_a_task_that_ends_well_before_it_is_done_has_failed(launch, task):
+    steps = {"chief-0": [["make_folder"], ["hang"]], "worker-0": [["hang"]]}
+    steps[task] = [*steps[task][:-1], ["leave", 0]]
+    done = launch(steps, counts={"worker": 1})
+    assert done.run.exit_code == 1
+    assert f"{task} ended with exit code 0 before it was done" in done.stderr
+    assert done.result()["status"] == "failed"
+
+
 def test_a_crash_after_the_end_is_no_failure(launch):
     finished = ["send", "finished", {"exit_code": 0}]
     done = launch({"chief-0": [["make_folder"], finished, ["kill", "SIGABRT"]]})
