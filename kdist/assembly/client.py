@@ -28,7 +28,6 @@ from kdist.distribute.layout import BucketLayout
 from kdist.distribute.shares import WorkerShare
 from kdist.distribute.strategies import start_server
 from kdist.distribute.structure import ModelStructure
-from kdist.errors import ConfigError
 from kdist.launch.request import TaskRequest
 from kdist.training.trainer import TrainingPlan
 
@@ -76,12 +75,6 @@ class Client:
             has_accelerator = bool(tf.config.list_logical_devices("GPU"))
             shares = None
             if self._traits.aggregates:
-                if sources.train.kind == "per_worker":
-                    raise ConfigError(
-                        "Synchronous workers need shares of one global batch. Received: a "
-                        "function of tf.distribute.InputContext, whose batches are each worker's "
-                        "own. Return arrays or a tf.data.Dataset, or use strategy.update=async."
-                    )
                 counts = shares_and_replicas(config.strategy, self.share.num_workers)
                 shares = Shares(*counts, batch_size=config.data.batch_size)
             graph = WorkerGraph(

@@ -83,12 +83,20 @@ def aggregation_notes(config: Config, num_workers: int) -> list[str]:
     ]
 
 
-def refuse_what_shares_cannot_train(structure: ModelStructure, num_shares: int) -> None:
-    """Refuse layers that need the whole batch while it is computed in parts.
+def refuse_what_shares_cannot_train(
+    structure: ModelStructure, num_shares: int, source: BatchSource, traits: StrategyTraits
+) -> None:
+    """Refuse what needs the whole batch, or gives none, while it is computed in parts.
 
     Raises:
         ConfigError: Naming what it is.
     """
+    if traits.has_followers and source.kind == "per_worker":
+        raise ConfigError(
+            "Synchronous workers need shares of one global batch. Received: a function of "
+            "tf.distribute.InputContext, whose batches are each worker's own. Return arrays or a "
+            "tf.data.Dataset, or use strategy.update=async."
+        )
     if structure.has_synchronized_layers and num_shares > 1:
         raise ConfigError(
             "BatchNormalization(synchronized=True) needs the global batch, of which each worker "

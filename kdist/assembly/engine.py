@@ -117,7 +117,7 @@ def make_engine(
         structure, x, y, weights, y_pred, splits_batches=num_shares > 1, takes_any_rows=any_rows
     )
     if traits.aggregates:
-        refuse_what_shares_cannot_train(structure, num_shares)
+        refuse_what_shares_cannot_train(structure, num_shares, source, traits)
     if structure.has_synchronized_layers and config.jit_compile and num_replicas > 1:
         raise ConfigError(
             "jit_compile=true cannot compile BatchNormalization(synchronized=True), whose sums "

@@ -12,6 +12,7 @@ import tensorflow as tf
 from kdist.distribute.compute import StepCompute
 from kdist.distribute.layout import BucketLayout
 from kdist.distribute.packets import Pulled
+from kdist.distribute.process_bound import refuse_python_calls
 from kdist.distribute.row_exchange import RowExchange
 from kdist.distribute.server_store import Scope, ServerStore
 from kdist.distribute.signatures import share_specs, step_seeds, value_specs
@@ -48,6 +49,9 @@ class ServerStep:
             scope: Makes the context that the store's variables are created in.
             max_staleness: Most updates that may have been applied since a step began to read;
                 what is older is computed again. `None` for any.
+
+        Raises:
+            ConfigError: If the step calls what only this process has.
         """
         self._compute_device = compute_device
         self.structure = structure
@@ -64,6 +68,7 @@ class ServerStep:
         self._train_fn = tf.function(
             self._compute.train, jit_compile=jit_compile, autograph=False
         ).get_concrete_function(self._value_specs, self._share_specs, tf.TensorSpec([], tf.float32))
+        refuse_python_calls(self._train_fn)
         self._denominators_fn: Any = None
         self._evaluate_fn: Any = None
 

@@ -7,11 +7,16 @@ process (the mean of an adapted Normalization, say), which a graph of its own ca
 from collections.abc import Sequence
 from typing import Any
 
+import keras
 import numpy as np
 import tensorflow as tf
 
+from kdist.distribute.keras_adapter import all_layers
 from kdist.distribute.values import write
 from kdist.errors import ConfigError
+
+_L = keras.layers
+_WITH_A_TABLE = (_L.StringLookup, _L.IntegerLookup, _L.TextVectorization)
 
 
 class Copies:
@@ -61,8 +66,12 @@ def _variable(spec: tf.TensorSpec) -> tf.Variable:
     return tf.Variable(tf.zeros(spec.shape, spec.dtype), trainable=False)
 
 
-def captured_constants(functions: Sequence[Any]) -> list[tf.Tensor]:
+def captured_constants(functions: Sequence[Any], model: keras.Model) -> list[tf.Tensor]:
     """Return the constants of this process that concrete functions read, each once.
+
+    Args:
+        functions: What was traced.
+        model: The model in them, whose layers a message names.
 
     Raises:
         ConfigError: If one of them is no value, but a table, say, which lives in this process.
@@ -74,10 +83,12 @@ def captured_constants(functions: Sequence[Any]) -> list[tf.Tensor]:
                 found.setdefault(id(tensor), tensor)
     foreign = [t for t in found.values() if t.dtype in (tf.resource, tf.variant)]
     if foreign:
+        names = [layer.name for layer in all_layers(model) if isinstance(layer, _WITH_A_TABLE)]
         raise ConfigError(
-            "The model uses a table that lives in this process (as StringLookup and IntegerLookup "
-            f"do), which strategy.replication=between_graph cannot reach. Received: {len(foreign)} "
-            "of them. Look up in the data function, or use strategy.replication=in_graph."
+            "The model looks up in a table that lives in this process, which "
+            "strategy.replication=between_graph cannot reach. Received: "
+            f"{', '.join(names) or f'{len(foreign)} of them'}. Look up in the data function, or "
+            "use strategy.replication=in_graph."
         )
     return list(found.values())
 

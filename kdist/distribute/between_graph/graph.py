@@ -97,7 +97,7 @@ class WorkerGraph:
         self.turns = ClientAggregation(self.store, shares, looked_up) if shares else None
         self.unit = min(steps_per_call, self.data[TRAIN].unit_limit or UNROLLED_STEPS)
         functions = self._traced_blocks()
-        self.constant_values = captured_constants(list(functions.values()))
+        self.constant_values = captured_constants(list(functions.values()), structure.model)
         with self._scope(), tf.device(seat.device):
             specs = [tf.TensorSpec(c.shape, c.dtype) for c in self.constant_values]
             self.constants = Copies(specs, server=first_server, worker=seat.device)
