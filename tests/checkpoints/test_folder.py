@@ -164,6 +164,7 @@ def test_what_a_kill_left_half_written_goes(tmp_path):
     aside = tmp_path / ".step-000000020.4242"
     aside.mkdir()
     (aside / "arrays.bin").write_bytes(b"half")
+    (aside / "shard-0003-0-1.data-00000-of-00001.tempstate4711").write_bytes(b"half")
     save(str(tmp_path), 10)
     held = CheckpointFolder(str(tmp_path))
     assert newest(str(tmp_path)) == (10, [])
