@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from kdist.distribute import coordinator_loop
 from kdist.distribute.inner_loop import never_stop
 from kdist.distribute.packets import Push
 from tests.engine.harness import numpy_weights
@@ -119,6 +120,27 @@ def test_constant_gradient(cluster, name, workers, steps_per_execution):
             np.testing.assert_allclose(mine, before - 2.0**-6 * 60, atol=1e-6)
     for optimizer in run.loop.store.optimizers:
         assert optimizer.num_updates == 30 * epochs
+    assert (seen_counts(run.model) == 1).all()
+
+
+def test_a_stretch_that_is_stopped_is_counted_exactly(cluster, monkeypatch):
+    """Steps that were not dispatched yet are left out, and are the next ones to train."""
+    monkeypatch.setattr(coordinator_loop, "PROGRESS_EVERY_S", 0.0)
+    monkeypatch.setattr(coordinator_loop, "LOOK_EVERY_S", 0.0)
+    num_steps = 60
+    build = constant_gradient(OPTIMIZERS["adam"], num_rows=num_steps * BATCH_SIZE)
+    run = cluster.prepare(build, {"train": numbered_rows(num_steps * BATCH_SIZE)}, workers=2)
+    start = numpy_weights(run.model)
+    done = run.loop.train(0, num_steps, steps_per_call=1, on_progress=lambda num_done: True)
+    assert 0 < done < num_steps
+    assert int(run.loop.store.num_applied.numpy()) == run.loop.store.num_updates == done
+    run_all(run.loop, done, num_steps - done)
+    run.loop.store.write_to_model()
+    expected = after_constant_steps(start, OPTIMIZERS["adam"](), num_steps)
+    for mine, theirs in zip(numpy_weights(run.model), expected, strict=True):
+        np.testing.assert_allclose(mine, theirs, atol=1e-6)
+    assert run.loop.logs.num_examples(run.loop.read_logs()) == num_steps * BATCH_SIZE
+    run.loop.logs.results(run.loop.read_logs())
     assert (seen_counts(run.model) == 1).all()
 
 
