@@ -16,7 +16,7 @@ def keep(run: Any, folder: Any) -> CheckpointKeeper:
         CheckpointFolder(str(folder)),
         Schedule(every_epochs=100),
         model=run.model,
-        loop=run.loop,
+        loop=run.engine.loop,
         bridge=run.bridge,
         state=lambda: trainer.state,
         facts={},

@@ -17,14 +17,14 @@ from tests.ps.test_data import FORMS, NUM_ROWS, Recorder, build
 CUT = 8  # The epochs here have five to eleven batches.
 
 
-def dropout():
+def dropout(rate=0.3):
     """Every state that a step writes: slots, moving statistics, and masks drawn by step."""
     model = keras.Sequential(
         [
             keras.Input((6,)),
             L.Dense(8, activation="tanh"),
             L.BatchNormalization(),
-            L.Dropout(0.3),
+            L.Dropout(rate),
             L.Dense(3),
         ]
     )
