@@ -7,6 +7,7 @@ import keras
 import numpy as np
 import pytest
 
+from kdist.distribute.between_graph import loop as between_graph_loop
 from kdist.distribute.inner_loop import never_stop
 from kdist.distribute.values import to_numpy
 from tests.engine.harness import numpy_weights
@@ -117,6 +118,25 @@ def test_late_worker_trains_no_more_than_is_left(cluster):
     assert_constant_steps(run, start, OPTIMIZERS["sgd"], num_steps)
     assert len(run.ids_of_followers) == 2
     assert 0 < sum(run.ids_of_followers) < num_steps
+
+
+def test_a_stretch_that_is_stopped_is_counted_exactly(cluster, monkeypatch):
+    """Steps that nobody has taken yet are left out, and are the next ones to train."""
+    monkeypatch.setattr(between_graph_loop, "PROGRESS_EVERY_S", 0.0)
+    num_steps = 80
+    num_rows = num_steps * BATCH_SIZE
+    build = constant_gradient(OPTIMIZERS["adam"], num_rows=num_rows, is_slow=True)
+    run = cluster.prepare(
+        build, {"train": numbered_rows(num_rows)}, workers=2, steps_per_execution=2
+    )
+    start = numpy_weights(run.model)
+    run.start_follower(*run.followers)
+    done = run.loop.train(0, num_steps, steps_per_call=2, on_progress=lambda num_done: True)
+    assert 0 < done < num_steps
+    assert run.loop.store.num_updates == done
+    train(run, done, num_steps - done)
+    run.finish()
+    assert_constant_steps(run, start, OPTIMIZERS["adam"], num_steps)
 
 
 def test_tickets_of_a_lost_worker_are_computed_again(cluster):

@@ -101,6 +101,17 @@ class TicketDesk:
 
         return self._locked(deal)
 
+    def cut(self) -> tf.Tensor:
+        """Let nobody take any more of what is open; return the id behind the last one taken."""
+
+        def end() -> tf.Tensor:
+            kind, next_id, _, base, version, is_closed = tf.unstack(self.opened.read_value())
+            fields = tf.stack([kind, next_id, next_id, base, version, is_closed])
+            with tf.control_dependencies([self.opened.assign(fields)]):
+                return tf.identity(next_id)
+
+        return self._locked(end)
+
     def open(self, fields: tf.Tensor) -> tf.Tensor:
         """Let workers take what `Opened` says; for the chief, once everything before is done."""
 

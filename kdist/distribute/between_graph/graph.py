@@ -192,6 +192,7 @@ class WorkerGraph:
         self.fields_fed = v1.placeholder(tf.int64, [len(Opened._fields)])
         self.take = call(self.desk.take, self.most_fed, self.unit_fed)
         self.open = call(self.desk.open, self.fields_fed)
+        self.cut = call(self.desk.cut)
         index = tf.constant(self.seat.share.worker_index, tf.int64)
         self.arrive = call(self.desk.arrive, index)
         self.known = {

@@ -7,7 +7,6 @@ tickets until the desk closes. Nobody waits for anybody within a stretch of step
 import contextlib
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -94,11 +93,10 @@ class BetweenGraphLoop:
         while done < num_steps:
             size = min(num_steps - done, WINDOW // 2)
             first = first_step + done
-            self._compute(
+            done += self._compute(
                 Opened(TRAIN, first, first + size, version=self._opened.version),
                 lambda start=done: on_progress(start),
             )
-            done += size
             if on_progress(done):
                 break
         return done
@@ -135,8 +133,11 @@ class BetweenGraphLoop:
             self._worker.write_frozen()
             self._opened = self._opened._replace(version=self._opened.version + 1)
 
-    def _compute(self, opened: Opened, on_progress: Callable[[], Any] = lambda: None) -> None:
-        """Open a range of ids, take part in it, and wait until all of it is done."""
+    def _compute(self, opened: Opened, on_progress: Callable[[], bool] = lambda: False) -> int:
+        """Open a range of ids, take part in it, and wait until all of it is done.
+
+        If `on_progress` asks to stop, it ends behind the last id taken. Returns how many ids were.
+        """
         self._opened = opened
         self._worker.open_desk(opened)
         next_progress = time.monotonic() + PROGRESS_EVERY_S
@@ -147,9 +148,11 @@ class BetweenGraphLoop:
             now = time.monotonic()
             self._ticket_s = max(self._ticket_s * 0.9, now - begun)
             if now >= next_progress:
-                on_progress()
+                if on_progress():
+                    opened = opened._replace(end=self._worker.cut())
                 next_progress = now + PROGRESS_EVERY_S
         self._settle(opened)
+        return opened.end - opened.next_id
 
     def _settle(self, opened: Opened) -> None:
         """Wait for the tickets of others; compute again those of workers that were lost."""

@@ -11,12 +11,11 @@ from kdist.distribute.between_graph.copies import as_arrays
 from kdist.distribute.between_graph.desk import TRAIN, TURNS, Ticket, as_ticket
 from kdist.distribute.between_graph.graph import WorkerGraph
 from kdist.distribute.between_graph.reach import wait_for_servers
+from kdist.distribute.between_graph.ticket_size import TicketSize
 from kdist.distribute.graph_values import GraphValues
 from kdist.distribute.values import to_numpy, write
 from kdist.errors import TaskTimeoutError
 
-# Steps of one ticket: few round trips to the desk, and not much to do again for who is lost.
-TICKET_STEPS = 50
 _POLL_S = 0.005
 
 
@@ -30,6 +29,7 @@ class StepWorker:
         self.desk = graph.desk
         self.turns = graph.turns
         self.index = graph.seat.share.worker_index
+        self._size = TicketSize(graph.unit)
         self._version = -1
         self._session: Any = None
         self._calls: dict[tuple[int, int], Callable[..., Any]] = {}
@@ -108,8 +108,12 @@ class StepWorker:
 
     def take(self) -> Ticket:
         """Return the next ticket; one without ids where nothing is open or left."""
-        feeds = {self.graph.most_fed: TICKET_STEPS, self.graph.unit_fed: self.graph.unit}
+        feeds = {self.graph.most_fed: self._size.most, self.graph.unit_fed: self._size.unit}
         return as_ticket(self._session.run(self.graph.take, feeds))
+
+    def cut(self) -> int:
+        """Let nobody take any more of what is open; return the id behind the last one taken."""
+        return int(self._session.run(self.graph.cut))
 
     def open_desk(self, fields: Any) -> None:
         """Let everybody take what `fields` (`Opened`) say."""
@@ -123,6 +127,7 @@ class StepWorker:
     def run(self, ticket: Ticket) -> None:
         """Compute a ticket's ids, in order."""
         self.refresh(ticket.version)
+        begun_s = time.monotonic()
         sizes = sorted((s for kind, s in self.graph.blocks if kind == ticket.kind), reverse=True)
         data = self.graph.data[ticket.kind]
         data.expect(ticket.end)
@@ -131,6 +136,8 @@ class StepWorker:
             size = next(s for s in sizes if next_id + s <= ticket.end)
             self._call(ticket.kind, size)(next_id, ticket.base, *data.fed(next_id))
             next_id += size
+        if ticket.kind == TRAIN:
+            self._size.observe(ticket.num_ids, time.monotonic() - begun_s)
 
     def refresh(self, version: int) -> None:
         """Copy the values that are kept on the server, unless that is done."""
