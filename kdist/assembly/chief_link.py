@@ -16,6 +16,7 @@ from kdist.errors import KdistError, PeerLostError, TaskTimeoutError
 from kdist.training.peers import Decision
 
 _FINISH_DEADLINE_S = 60.0
+_LOOK_S = 2.0
 
 
 class ChiefLink:
@@ -136,26 +137,39 @@ class ChiefLink:
             self._control.done(exit_code)
 
     def _await_others(self) -> None:
-        """Let nobody leave before the others. Who is lost now has done its part: all is written."""
+        """Let nobody leave before the others. Who is lost now has done its part: all is written.
+
+        Who is only starting again has none, and hears of the end on its way.
+        """
         end_s = time.monotonic() + _FINISH_DEADLINE_S
         while others := self._others_that_train():
+            left_s = end_s - time.monotonic()
             try:
-                return self._control.wait_finished(max(0.0, end_s - time.monotonic()), others)
+                return self._control.wait_finished(max(0.0, min(left_s, _LOOK_S)), others)
             except PeerLostError as error:
                 say(f"{error} The run was over by then.")
                 self._lost_at_s |= dict.fromkeys(self._control.missing_peers, time.monotonic())
-            except TaskTimeoutError as error:
-                return say(str(error))
+            except TaskTimeoutError:
+                names = ", ".join(map(str, others))
+                lost = [t for t in self._control.missing_peers if t.type is TaskType.PS]
+                if lost:  # A call to it may never return.
+                    return say(f"{names} cannot end: {lost[0]} was lost. The run was over by then.")
+                if left_s <= _LOOK_S:
+                    return say(
+                        f"Gave up after {_FINISH_DEADLINE_S:g} s waiting for {names} to end."
+                    )
         return None
 
     def _others_that_train(self) -> list[Task]:
         """Return the other tasks that train and are there."""
+        starting = self._control.starting_peers
         return [
             task
             for task in self._spec.tasks()
             if task.type in self._traits.trains_on
             and task != self._spec.chief
             and task not in self._lost_at_s
+            and task not in starting
         ]
 
     def _tell(self, event: str, task: Task) -> None:

@@ -85,6 +85,12 @@ class ControlChief:
         with self._roster.changed:
             return tuple(peer.task for peer in self._roster.peers if peer.is_lost)
 
+    @property
+    def starting_peers(self) -> tuple[Task, ...]:
+        """Tasks that are not ready yet, or not again."""
+        with self._roster.changed:
+            return tuple(peer.task for peer in self._roster.peers if not peer.is_ready)
+
     def is_silent(self, task: Task) -> bool:
         """Whether a lost task is still connected, but shows no sign of life."""
         with self._roster.changed:

@@ -10,10 +10,11 @@ from kdist.assembly.chief_link import ChiefLink
 from kdist.cluster.spec import ClusterSpec
 from kdist.cluster.task import Task, TaskType
 from kdist.cluster.traits import traits_of
-from kdist.errors import PeerLostError
+from kdist.errors import PeerLostError, TaskTimeoutError
 
 WORKERS = [Task(TaskType.WORKER, index) for index in range(2)]
 SERVER = Task(TaskType.PS, 0)
+CLIENTS = ClusterSpec({TaskType.WORKER: ("a:1", "a:2"), TaskType.PS: ("a:3",)})
 PS = ClusterSpec({TaskType.CHIEF: ("a:1",), TaskType.WORKER: ("a:2", "a:3"), TaskType.PS: ("a:4",)})
 
 
@@ -111,8 +112,9 @@ def test_a_frozen_worker_ends_training_unless_somebody_kills_it(make_link, clock
 class Control:
     """A control channel on which one worker is lost, and the others have finished."""
 
-    def __init__(self, lost):
+    def __init__(self, lost, starting=()):
         self.missing_peers = ()
+        self.starting_peers = starting
         self.awaited = []
         self.exit_code = None
         self._lost = lost
@@ -136,3 +138,26 @@ def test_who_is_lost_after_the_end_takes_nothing_along(make_link, capsys):
     assert control.awaited == [[lost, other], [other]]
     assert control.exit_code == 0
     assert capsys.readouterr().err == "Lost before the end: worker-1. The run was over by then.\n"
+
+
+def test_who_starts_again_when_the_run_is_over_is_not_waited_for(make_link, capsys):
+    link = make_link(traits_of("ps", "between_graph"), CLIENTS)
+    link._control = control = Control(None, starting=(WORKERS[1],))
+    link.leave(0, has_ended=True)
+    assert (control.awaited, control.exit_code) == ([], 0)
+    assert capsys.readouterr().err == ""
+
+
+def test_a_server_that_is_lost_after_the_end_lets_the_others_go(make_link, clock, capsys):
+    class Hangs(Control):
+        def wait_finished(self, deadline_s, tasks):
+            clock[0] += deadline_s
+            self.missing_peers = (SERVER,) if clock[0] > 105 else ()
+            raise TaskTimeoutError("not in time")
+
+    link = make_link(traits_of("ps", "between_graph"), CLIENTS)
+    link._control = control = Hangs(None)
+    link.leave(0, has_ended=True)
+    assert (clock[0], control.exit_code) == (106, 0)
+    said = "worker-1 cannot end: ps-0 was lost. The run was over by then.\n"
+    assert capsys.readouterr().err == said

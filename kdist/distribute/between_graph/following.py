@@ -33,11 +33,11 @@ def follow(
     Raises:
         TaskTimeoutError: If a server or the chief is not ready in time.
     """
-    worker.open(start_timeout_s)
+    worker.open(start_timeout_s, check_cluster)
     try:
         compare(worker.wait_until_ready(start_timeout_s, chief, check_cluster))
+        on_ready()  # Before the chief may begin, and end: it waits for nobody who is not ready.
         worker.arrive()
-        on_ready()
         return _take_until_closed(worker, check_cluster)
     finally:
         worker.close()

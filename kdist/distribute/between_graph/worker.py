@@ -36,14 +36,19 @@ class StepWorker:
 
     # the session
 
-    def open(self, timeout_s: float) -> None:
+    def open(self, timeout_s: float, check: Callable[[], None] = lambda: None) -> None:
         """Open the session, once all servers answer; the store's variables are not initialized.
+
+        Args:
+            timeout_s: How long to wait for the servers.
+            check: Called while waiting; raises when that has no sense any more.
 
         Raises:
             TaskTimeoutError: If a server does not answer in time, naming it.
         """
         graph, seat = self.graph, self.graph.seat
-        wait_for_servers(seat.servers, timeout_s)
+        check()
+        wait_for_servers(seat.servers, timeout_s, check)
         config = tf.compat.v1.ConfigProto(
             device_filters=seat.device_filters, allow_soft_placement=True
         )
