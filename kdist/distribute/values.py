@@ -111,13 +111,12 @@ def rows_writer(variable: Any) -> Callable[[np.ndarray, np.ndarray], None]:
         with tf.device(raw.device), tf.control_dependencies([raw.scatter_nd_update(places, rows)]):
             return tf.constant(0)
 
-    # Only a graph knows the shape of a variable that is elsewhere.
-    function = update if is_in_session(raw) else _graph_function(update)
+    function = update
+    if not is_in_session(raw):  # Only a graph knows the shape of a variable that is elsewhere.
+        rows = tf.TensorSpec([None, *raw.shape[1:]], raw.dtype)
+        signature = (tf.TensorSpec([None, 1], tf.int64), rows)
+        function = tf.function(update, signature, autograph=False)
     return lambda places, rows: call(raw, "write_rows", function, places[:, None], rows)
-
-
-def _graph_function(function: Callable[..., Any]) -> Callable[..., Any]:
-    return tf.function(function, autograph=False, reduce_retracing=True)
 
 
 def first_value(make: Callable[[], Any], shape: Any, dtype: Any) -> Any:

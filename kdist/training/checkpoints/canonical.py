@@ -54,10 +54,10 @@ def capture(
     return Snapshot(model, store, copy_bytes=copy_bytes, shared=shared)
 
 
-def prepare(model: keras.Model, store: Store) -> None:
+def prepare(model: keras.Model, store: Store, *, copy_bytes: int = 0) -> None:
     """Build what snapshots through a session need, so that the first is no slower than others."""
     if is_in_session(store.optimizers[0].buckets[0]):
-        capture(model, store).release()
+        capture(model, store, copy_bytes=copy_bytes).release()
 
 
 def restore_variables(model: keras.Model, read: Read) -> None:

@@ -126,7 +126,7 @@ class CheckpointKeeper:
         """Look at the callbacks, once they have heard that training begins."""
         self.callbacks = CallbackStates(self._bridge.all_callbacks)
         if self._schedule.is_on:
-            prepare(self._model, self._loop.store)
+            prepare(self._model, self._loop.store, copy_bytes=self._copy_bytes)
         self._last_s = self._clock()
 
     def after_stretch(self) -> None:
