@@ -36,9 +36,8 @@ def dropout(rate=0.3):
     return model
 
 
-@pytest.mark.parametrize(
-    ("update", "workers"), [("sync", 2), pytest.param("async", 1, marks=pytest.mark.slow)]
-)
+@pytest.mark.slow  # tests/e2e kills real runs of the synchronous modes.
+@pytest.mark.parametrize(("update", "workers"), [("sync", 2), ("async", 1)])
 def test_it_equals_the_unbroken_training(cluster, update, workers, tmp_path):
     options = {"workers": workers, "epochs": 3, "shuffle": True, "strategy": {"update": update}}
     unbroken = cluster.train(dropout, ROWS, **options)
