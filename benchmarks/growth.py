@@ -26,7 +26,7 @@ WANTED_PERCENT = {2: 90.0, 4: 90.0, 8: 90.0, 16: 80.0}
 MAX_CHIEF_MS_PER_DISPATCH = 3.0
 MAX_CHIEF_MS_PER_STEP = 0.4
 MAX_SERVER_MS_PER_STEP = 1.5
-WARM_STEPS_PER_WORKER, TIMED_S = 30, 8.0
+WARM_STEPS_PER_WORKER, TIMED_S = 15, 6.0
 # With fewer workers, what tasks do every second counts for more than what they do for a step.
 COSTS_FROM_WORKERS = 8
 _TIMEOUT_S = 150.0

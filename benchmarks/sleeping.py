@@ -39,7 +39,7 @@ class Sleep(keras.layers.Layer):
         asleep = tf.data.experimental.to_variant(tf.data.Dataset.from_tensors(first))
         slept = tf.raw_ops.SleepDataset(
             input_dataset=asleep,
-            sleep_microseconds=tf.cast(self._seconds() * 1e6, tf.int64),
+            sleep_microseconds=tf.cast(self._seconds(first) * 1e6, tf.int64),
             output_types=[first.dtype],
             output_shapes=[first.shape],
         )
@@ -50,13 +50,15 @@ class Sleep(keras.layers.Layer):
         with tf.control_dependencies([done]):
             return tf.identity(inputs)
 
-    def _seconds(self) -> Any:
+    def _seconds(self, first: Any) -> Any:
         if not self.slow_file:
             return tf.constant(self.seconds)
-        lines = tf.data.TextLineDataset(_SELF)
+        # Paths that are constants would be read once, when TensorFlow optimizes the graph.
+        nothing = tf.strings.substr(tf.strings.as_string(first[0]), 0, 0)
+        lines = tf.data.TextLineDataset(tf.strings.join([_SELF, nothing]))
         process_id = tf.strings.split(lines.get_single_element(), " ")[0]
-        is_slow = tf.equal(process_id, tf.io.read_file(self.slow_file))
-        return tf.where(is_slow, self.slow_seconds, self.seconds)
+        slow_id = tf.io.read_file(tf.strings.join([self.slow_file, nothing]))
+        return tf.where(tf.equal(process_id, slow_id), self.slow_seconds, self.seconds)
 
     def get_config(self) -> dict[str, Any]:
         """Return the constructor's arguments."""

@@ -21,7 +21,7 @@ from benchmarks.table import render_rows
 from benchmarks.task_times import Timed, time_run
 
 SLOW_S = 5 * SLEEP_S
-TIMED_S = 8.0
+TIMED_S = 6.0
 _TIMEOUT_S = 120.0
 
 
@@ -166,7 +166,7 @@ def _time(setting: Setting) -> Timed:
         is_sync = "sync" in setting.mode
         return time_run(
             arguments_of(setting, str(slow_file)),
-            warm_steps=30 if is_sync else 30 * setting.workers,
+            warm_steps=15 if is_sync else 15 * setting.workers,
             timed_s=TIMED_S,
             timeout_s=_TIMEOUT_S,
             on_tasks=slow_down,

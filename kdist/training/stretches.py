@@ -3,7 +3,7 @@
 TARGET_S = 1.0
 # A stretch ends when its last call does, and workers that are done before have nothing to do. So
 # where calls take long, a stretch has this many on each worker, as long as it stays this short.
-CALLS_A_STRETCH = 40
+CALLS_A_STRETCH = 100
 LONGEST_S = 10.0
 
 

@@ -24,8 +24,8 @@ def test_a_stretch_aims_at_one_second(num_steps, elapsed_s, next_steps):
 def test_a_stretch_is_a_whole_number_of_calls_on_all_workers():
     pace = Pace(steps_per_call=4, calls_at_once=3, has_batch_hooks=False)
     assert pace.next_steps == 12
-    pace.observe(600, TARGET_S * 600 / 1003)
-    assert pace.next_steps == 996
+    pace.observe(6000, TARGET_S * 6000 / 10_003)
+    assert pace.next_steps == 9996
 
 
 @pytest.mark.parametrize(
