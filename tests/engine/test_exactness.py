@@ -6,7 +6,13 @@ from .cases import CASES
 from .harness import assert_same, fit, train
 
 
-@pytest.mark.parametrize("name", CASES)
+# What others of the cases hold, too, or is long for what it adds.
+SLOW = {"embedding_jit", "masked_sequences", "masked_steps", "subclassed_without_training"}
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=[pytest.mark.slow] * (n in SLOW)) for n in CASES]
+)
 def test_replicas_and_single_equal_plain_keras(name):
     case = CASES[name]
     shared = {"batch_size": case.batch_size, "class_weight": case.class_weight}
