@@ -5,7 +5,6 @@ import pytest
 from .cases import CASES
 from .harness import assert_same, fit, train
 
-
 # What others of the cases hold, too, or is long for what it adds.
 SLOW = {"embedding_jit", "masked_sequences", "masked_steps", "subclassed_without_training"}
 
