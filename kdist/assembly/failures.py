@@ -13,7 +13,9 @@ from kdist.errors import KdistError, PeerLostError, TrainingError
 _PEER_ERRORS = (tf.errors.UnavailableError, tf.errors.AbortedError, tf.errors.CancelledError)
 _MAX_MESSAGE_CHARS = 1000
 # A whole sentence of kdist's own, that an operation on batches failed with.
-_OWN_SENTENCE = re.compile(r"assertion failed: \[([^\]]+)\](?! \[)|ConfigError: ([^\n]+)")
+_OWN_SENTENCE = re.compile(
+    r"assertion failed: \[((?:(?!\] \[)[^\n])+)\](?:\n|$)|ConfigError: ([^\n]+)"
+)
 
 
 def with_lost_peer(error: Exception, task: Task, cluster: ClusterLink) -> Exception:

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from kdist.assembly.failures import as_kdist_error
 from kdist.distribute import keras_adapter, table_values
 from kdist.distribute.layout import Rows
 from kdist.errors import ConfigError
@@ -213,8 +214,12 @@ def test_an_id_outside_of_its_table_is_named():
     x, y = rows()
     x["b"][17, 1] = NUM_IDS + 7
     outcome = prepare(model_of(optimizers.SGD), {"train": (x, y)}, **BY_ROWS)
-    with pytest.raises(Exception, match=r"table has ids from 0 to 49. Received: \[57\]"):
+    with pytest.raises(tf.errors.OpError) as raised:
         outcome.trainer.run()
+    assert str(as_kdist_error(raised.value)) == (
+        "The embedding table has ids from 0 to 49. Received: [57]. Correct the data, or raise its "
+        "input_dim."
+    )
 
 
 @pytest.mark.parametrize("initializer", ["uniform", "glorot_normal", "he_uniform", "zeros"])
