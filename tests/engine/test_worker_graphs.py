@@ -1,0 +1,38 @@
+"""The graph of a between-graph worker carries no data and no weights: its limit is 2 GB."""
+
+import keras
+import numpy as np
+import pytest
+
+from tests.engine.cases import LOGITS, L, X, Y
+from tests.engine.test_server_refusals import build_as
+
+LARGEST_BYTES = 4096
+
+
+def constants(graph):
+    """Return (name, bytes) of every constant of a graph, its functions included."""
+    content = graph.as_graph_def()
+    nodes = [*content.node, *(n for each in content.library.function for n in each.node_def)]
+    return [
+        (node.name, node.attr["value"].tensor.ByteSize()) for node in nodes if node.op == "Const"
+    ]
+
+
+@pytest.mark.parametrize("mode", ["between_graph async", "between_graph sync"])
+def test_arrays_and_weights_are_no_constants(mode):
+    """Rows, kernels, a frozen kernel and what an adapted layer knows are larger than allowed."""
+
+    def build():
+        normal = L.Normalization()
+        normal.adapt(wide)
+        layers = [normal, L.Dense(64, trainable=False), L.Dense(3)]
+        model = keras.Sequential([keras.Input(wide.shape[1:]), *layers])
+        model.compile("adam", loss=LOGITS)
+        return model
+
+    wide = np.tile(X, (1, 200))
+    engine = build_as(mode, build, {"train": (wide, Y)})
+    found = constants(engine.loop.graph)
+    assert found
+    assert max(size for _, size in found) <= LARGEST_BYTES, sorted(found, key=lambda c: -c[1])[:3]
