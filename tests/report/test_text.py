@@ -2,7 +2,7 @@
 
 import pytest
 
-from kdist.training.report import text
+from kdist.training.report import closing_text, text
 
 
 def test_opening_of_a_small_run(opening):
@@ -101,8 +101,8 @@ HISTORY = {1: {"loss": 0.2, "val_loss": 0.2}, 2: {"loss": 0.1, "val_loss": 0.3}}
 
 
 def test_closing_lines():
-    assert text.closing_title(RESULT) == "completed in 12.3 s"
-    assert [(line.label, line.text) for line in text.closing_lines(RESULT)] == [
+    assert closing_text.closing_title(RESULT) == "completed in 12.3 s"
+    assert [(line.label, line.text) for line in closing_text.closing_lines(RESULT)] == [
         ("throughput", "46 steps/s, 2,874 examples/s"),
         ("time", "2.10 s until the first step, 9.80 s training"),
         ("trained on", "46 batches, 2,874 examples"),
@@ -120,16 +120,16 @@ def test_closing_of_a_run_that_failed_early_leaves_the_error_to_the_launcher():
         "steps_per_second": None,
         "warnings": ["one", "two"],
     }
-    assert text.closing_title(result) == "failed after 1.50 s"
-    assert text.closing_columns(result, {}) == ()
-    assert [(line.label, line.text) for line in text.closing_lines(result)] == [
+    assert closing_text.closing_title(result) == "failed after 1.50 s"
+    assert closing_text.closing_columns(result, {}) == ()
+    assert [(line.label, line.text) for line in closing_text.closing_lines(result)] == [
         ("warning", "one"),
         ("", "two"),
     ]
 
 
 def test_closing_columns_show_last_best_and_final():
-    columns = text.closing_columns(RESULT | {"final_metrics": {"val_loss": 0.15}}, HISTORY)
+    columns = closing_text.closing_columns(RESULT | {"final_metrics": {"val_loss": 0.15}}, HISTORY)
     assert columns == (
         ("last epoch (2)", HISTORY[2]),
         ("best epoch (1, by val_loss)", HISTORY[1]),
@@ -139,13 +139,15 @@ def test_closing_columns_show_last_best_and_final():
 
 def test_closing_columns_join_when_the_last_epoch_is_the_best():
     result = RESULT | {"best": {"monitor": "loss", "value": 0.1, "epoch": 2}}
-    assert text.closing_columns(result, HISTORY) == (
+    assert closing_text.closing_columns(result, HISTORY) == (
         ("last and best epoch (2, by loss)", HISTORY[2]),
     )
 
 
 def test_null_metrics_of_a_diverged_run_are_left_out():
-    columns = text.closing_columns(RESULT | {"metrics": {"loss": None, "auc": 0.5}}, HISTORY)
+    columns = closing_text.closing_columns(
+        RESULT | {"metrics": {"loss": None, "auc": 0.5}}, HISTORY
+    )
     assert columns[0] == ("last epoch (2)", {"auc": 0.5})
 
 
@@ -156,9 +158,11 @@ def test_updates_on_servers_are_told_at_the_end():
         "staleness": {"mean": 0.75, "maximum": 9, "histogram": {"0": 25, "1": 75}},
         "contributions": {"worker-0": 1200, "worker-1": 4},
     }
-    lines = {line.label: line.text for line in text.closing_lines(result)}
+    lines = {line.label: line.text for line in closing_text.closing_lines(result)}
     assert lines["staleness"] == "0.75 updates on average, 9 at most (0: 25%, 1: 75%)"
     assert lines["contributed"] == (
         "worker-0 1,200, worker-1 4; 3 stale gradients dropped and dealt again"
     )
-    assert "staleness" not in {line.label for line in text.closing_lines({"status": "completed"})}
+    assert "staleness" not in {
+        line.label for line in closing_text.closing_lines({"status": "completed"})
+    }

@@ -3,13 +3,11 @@
 from collections.abc import Mapping
 from typing import Any
 
+from kdist.training.report.closing_text import closing_columns, closing_lines, closing_title
 from kdist.training.report.facts import EpochFacts, OpeningFacts, ProgressFacts
 from kdist.training.report.stream import TolerantStream
 from kdist.training.report.text import (
     Line,
-    closing_columns,
-    closing_lines,
-    closing_title,
     epoch_parts,
     metric_texts,
     opening_lines,

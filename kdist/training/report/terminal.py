@@ -11,14 +11,12 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from kdist.training.report.closing_text import closing_columns, closing_lines, closing_title
 from kdist.training.report.facts import EpochFacts, OpeningFacts, ProgressFacts
 from kdist.training.report.formats import metric_text, printable
 from kdist.training.report.stream import TolerantStream
 from kdist.training.report.text import (
     Line,
-    closing_columns,
-    closing_lines,
-    closing_title,
     epoch_parts,
     metric_texts,
     opening_lines,

@@ -1,8 +1,7 @@
-"""What the console says: one source for the terminal and for plain lines. Pure functions."""
+"""What the console says until a run has ended, in the terminal and plainly. Pure functions."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from kdist.training.report.facts import EpochFacts, OpeningFacts, ProgressFacts
 from kdist.training.report.formats import (
@@ -37,18 +36,18 @@ def opening_lines(facts: OpeningFacts) -> tuple[Line, ...]:
     lines = [
         Line("mode", facts.mode_line),
         Line("why", facts.choice_line),
-        *_labelled("tasks", [_tasks_text(facts.tasks)]),
+        *labelled("tasks", [_tasks_text(facts.tasks)]),
         Line("devices", ", ".join(facts.devices)),
         Line("batch", batch_text(facts)),
         Line("model", f"{parameters}, {bytes_text(facts.parameter_bytes)}"),
-        *_labelled("store", facts.store_lines),
+        *labelled("store", facts.store_lines),
         Line("data", data_text(facts)),
         Line("run folder", facts.run_dir),
     ]
     if facts.open_ports:
         lines.append(Line("open ports", ", ".join(map(str, facts.open_ports))))
         lines.append(Line("", SERVER_WARNING, is_warning=True))
-    lines.extend(_labelled("note", facts.notes, is_warning=True))
+    lines.extend(labelled("note", facts.notes, is_warning=True))
     return tuple(
         Line(line.label, printable(line.text), line.is_warning) for line in lines if line.text
     )
@@ -146,114 +145,7 @@ def wrapped(parts: Iterable[str], width: int) -> list[str]:
     return lines
 
 
-def closing_title(result: Mapping[str, Any]) -> str:
-    """Return how the run ended, in a few words."""
-    seconds = (result.get("seconds") or {}).get("total")
-    duration = (
-        ""
-        if seconds is None
-        else f" {'after' if result.get('error') else 'in'} {duration_text(seconds)}"
-    )
-    return f"{result.get('status', 'ended')}{duration}"
-
-
-def closing_lines(result: Mapping[str, Any]) -> tuple[Line, ...]:
-    """Return what stands below the metrics: throughput, counts, warnings, files.
-
-    The error of a failed run is left out: the launcher prints the root cause, once.
-    """
-    lines = []
-    speeds = [
-        rate_text(result[key], unit)
-        for key, unit in (("steps_per_second", "step"), ("examples_per_second", "example"))
-        if result.get(key)
-    ]
-    if speeds:
-        lines.append(Line("throughput", ", ".join(speeds)))
-    seconds = result.get("seconds") or {}
-    times = [
-        f"{duration_text(seconds[key])} {words}"
-        for key, words in (("startup", "until the first step"), ("train", "training"))
-        if seconds.get(key) is not None
-    ]
-    if times:
-        lines.append(Line("time", ", ".join(times)))
-    counts = [
-        plural_text(result[key], noun)
-        for key, noun in (("batches_seen", "batch"), ("examples_seen", "example"))
-        if result.get(key) is not None
-    ]
-    if counts:
-        lines.append(Line("trained on", ", ".join(counts)))
-    lines.extend(update_lines(result))
-    lost, restarts = result.get("workers_lost") or 0, result.get("restarts") or 0
-    if lost or restarts:
-        text = f"{plural_text(lost, 'worker')} lost, {plural_text(restarts, 'restart')}"
-        lines.append(Line("faults", text, is_warning=True))
-    lines.extend(_labelled("warning", result.get("warnings") or (), is_warning=True))
-    if result.get("run_dir"):
-        lines.append(Line("run folder", str(result["run_dir"])))
-    return tuple(Line(line.label, printable(line.text), line.is_warning) for line in lines)
-
-
-def update_lines(result: Mapping[str, Any]) -> tuple[Line, ...]:
-    """Return how updates on parameter servers came about; nothing for other modes."""
-    lines = []
-    staleness = result.get("staleness")
-    if staleness and staleness["histogram"]:
-        total = sum(staleness["histogram"].values())
-        shares = [
-            f"{age}: {count / total:.0%}" for age, count in list(staleness["histogram"].items())[:6]
-        ]
-        if len(staleness["histogram"]) > len(shares):
-            shares.append("...")
-        text = (
-            f"{staleness['mean']:.2g} updates on average, {staleness['maximum']} at most "
-            f"({', '.join(shares)})"
-        )
-        lines.append(Line("staleness", text))
-    contributions = result.get("contributions")
-    if contributions:
-        parts = [f"{task} {count_text(count)}" for task, count in contributions.items()]
-        text = ", ".join(parts[:8]) + (", ..." if len(parts) > 8 else "")
-        dropped = result.get("stale_gradients_dropped") or 0
-        if dropped:
-            text += f"; {plural_text(dropped, 'stale gradient')} dropped and dealt again"
-        lines.append(Line("contributed", text))
-    return tuple(lines)
-
-
-def closing_columns(
-    result: Mapping[str, Any], history: Mapping[int, Mapping[str, float]]
-) -> tuple[tuple[str, Mapping[str, float]], ...]:
-    """Return the columns of the closing table: last epoch, best epoch, final weights.
-
-    Args:
-        result: The content of result.json.
-        history: Metrics by epoch, as far as this process saw them.
-
-    Returns:
-        Pairs of a heading and metrics; empty if no epoch ended.
-    """
-    last = {k: v for k, v in (result.get("metrics") or {}).items() if v is not None}
-    best = result.get("best") or {}
-    best_epoch = best.get("epoch")
-    last_epoch = max(history, default=None)
-    columns = []
-    if last:
-        columns.append(("last epoch" if last_epoch is None else f"last epoch ({last_epoch})", last))
-    if best_epoch is not None and best_epoch != last_epoch:
-        metrics = history.get(best_epoch) or {best["monitor"]: best["value"]}
-        columns.append((f"best epoch ({best_epoch}, by {best['monitor']})", metrics))
-    elif best_epoch is not None and columns:
-        columns[0] = (f"last and best epoch ({last_epoch}, by {best['monitor']})", last)
-    final = {k: v for k, v in (result.get("final_metrics") or {}).items() if v is not None}
-    if final:
-        columns.append(("final weights", final))
-    return tuple(columns)
-
-
-def _labelled(label: str, texts: Iterable[str], *, is_warning: bool = False) -> list[Line]:
+def labelled(label: str, texts: Iterable[str], *, is_warning: bool = False) -> list[Line]:
     """Return one line a text; only the first carries the label."""
     return [Line("" if index else label, text, is_warning) for index, text in enumerate(texts)]
 
