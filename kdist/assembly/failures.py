@@ -16,6 +16,8 @@ _MAX_MESSAGE_CHARS = 1000
 _OWN_SENTENCE = re.compile(
     r"assertion failed: \[((?:(?!\] \[)[^\n])+)\](?:\n|$)|ConfigError: ([^\n]+)"
 )
+# An exception of Python code that an operation has called, such as a generator of rows.
+_PYTHON_ERROR = re.compile(r"(?:^|\}\} )(\w+: [^\n]*)\nTraceback \(most recent call last\):")
 
 
 def with_lost_peer(error: Exception, task: Task, cluster: ClusterLink) -> Exception:
@@ -47,6 +49,8 @@ def _op_message(error: tf.errors.OpError) -> str:
     message = without_keras_frame(error.message)
     if own := _OWN_SENTENCE.search(message):
         return (own[1] or own[2]).replace("\\'", "'")
+    if python := _PYTHON_ERROR.search(message):
+        return python[1]
     lines = [line.strip() for line in message.splitlines() if line.strip()]
     framing = ("File ", "Detected at", "[[", "<", "Graph execution error")
     telling = [line for line in lines if not line.startswith(framing)]

@@ -1,0 +1,21 @@
+"""What an exception is called in the one message of a run that fails."""
+
+import pytest
+import tensorflow as tf
+
+from kdist.assembly.failures import as_kdist_error
+from kdist.errors import TrainingError
+
+
+def rows():
+    yield 1.0
+    raise ValueError("row 2 is broken: {it}")
+
+
+def test_an_exception_in_a_generator_is_told_without_what_tensorflow_adds():
+    data = tf.data.Dataset.from_generator(rows, output_signature=tf.TensorSpec([], tf.float32))
+    with pytest.raises(tf.errors.OpError) as raised:
+        list(data)
+    meant = as_kdist_error(raised.value)
+    assert isinstance(meant, TrainingError)
+    assert str(meant) == "ValueError: row 2 is broken: {it}"
