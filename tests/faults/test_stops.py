@@ -47,13 +47,10 @@ def test_a_stopped_task_stops_all_and_the_same_command_finishes_the_run(
     check_counts(result, again.run, 60)
 
 
+@slow  # tests/engine abandons validations in one process.
 @pytest.mark.parametrize(
     ("mode", "task"),
-    [
-        (MULTIWORKER, "worker-1"),
-        pytest.param(MODES["ps_sync"], "ps-0", marks=slow),
-        pytest.param(MODES["ps_between"], "worker-1", marks=slow),
-    ],
+    [(MULTIWORKER, "worker-1"), (MODES["ps_sync"], "ps-0"), (MODES["ps_between"], "worker-1")],
     ids=str,
 )
 def test_all_tasks_abandon_a_validation_that_is_run_again_later(start, mode, task):
