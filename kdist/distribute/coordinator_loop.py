@@ -136,7 +136,7 @@ class CoordinatorLoop:
                 next_progress = time.monotonic() + PROGRESS_EVERY_S
                 if on_progress(num_applied):
                     break
-        self._wait(lambda: on_progress(0))
+        self._wait(lambda: on_progress(num_applied))
         return num_scheduled
 
     def _schedule_ids(self, first_step: int, num_steps: int, steps_per_call: int) -> None:
