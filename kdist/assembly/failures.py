@@ -17,7 +17,9 @@ _OWN_SENTENCE = re.compile(
     r"assertion failed: \[((?:(?!\] \[)[^\n])+)\](?:\n|$)|ConfigError: ([^\n]+)"
 )
 # An exception of Python code that an operation has called, such as a generator of rows.
-_PYTHON_ERROR = re.compile(r"(?:^|\}\} )(\w+: [^\n]*)\nTraceback \(most recent call last\):")
+_PYTHON_ERROR = re.compile(
+    r"(?:^|\}\} )(\w+: [^\n]*)\nTraceback \(most recent call last\):", re.MULTILINE
+)
 
 
 def with_lost_peer(error: Exception, task: Task, cluster: ClusterLink) -> Exception:

@@ -12,10 +12,21 @@ def rows():
     raise ValueError("row 2 is broken: {it}")
 
 
-def test_an_exception_in_a_generator_is_told_without_what_tensorflow_adds():
+def read_eagerly(data):
+    list(data)
+
+
+@tf.function
+def read_in_a_graph(data):
+    for row in data:
+        tf.print(row, output_stream="file:///dev/null")
+
+
+@pytest.mark.parametrize("read", [read_eagerly, read_in_a_graph])
+def test_an_exception_in_a_generator_is_told_without_what_tensorflow_adds(read):
     data = tf.data.Dataset.from_generator(rows, output_signature=tf.TensorSpec([], tf.float32))
     with pytest.raises(tf.errors.OpError) as raised:
-        list(data)
+        read(data)
     meant = as_kdist_error(raised.value)
     assert isinstance(meant, TrainingError)
     assert str(meant) == "ValueError: row 2 is broken: {it}"
