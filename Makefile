@@ -22,10 +22,11 @@ train: $(VENV)/.installed
 	$(BIN)/python -m kdist
 
 # Two processes share the tests; all that start clusters go to one of them (tests/conftest.py). A
-# process connects to one cluster once, so what trains on one has processes without other suites.
+# process sets TensorFlow's devices once: tests/engine comes first. And it connects to one cluster
+# once: what trains on one has processes without other suites.
 PYTEST := $(BIN)/python -m pytest -n 2 --dist loadgroup
 CONNECTED := tests/ps tests/between_graph
-OTHERS := $(CONNECTED:%=--ignore=%)
+OTHERS := tests/engine tests $(CONNECTED:%=--ignore=%)
 
 test: check
 	$(PYTEST) -m "not slow" $(OTHERS)
