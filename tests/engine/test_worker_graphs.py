@@ -26,7 +26,7 @@ def test_arrays_and_weights_are_no_constants(mode):
     def build():
         normal = L.Normalization()
         normal.adapt(wide)
-        layers = [normal, L.Dense(64, trainable=False), L.Dense(3)]
+        layers = [normal, L.Dense(64, trainable=False), L.Dense(64), L.Dense(3)]
         model = keras.Sequential([keras.Input(wide.shape[1:]), *layers])
         model.compile("adam", loss=LOGITS)
         return model
