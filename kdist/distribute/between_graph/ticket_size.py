@@ -2,9 +2,10 @@
 
 # Steps of one ticket: few round trips to the desk, and not much to do again for who is lost.
 TICKET_STEPS = 50
-# Where steps take long, a ticket is so long, and a call of the runtime not longer: workers look up
-# in time, and all end at about the same time.
-TICKET_S, CALL_S = 1.0, 0.25
+# Where steps take long, a ticket takes about this time: workers look up now and then. And where a
+# call of the runtime takes longer than that, the last tickets have single steps: all workers end at
+# about the same time.
+TICKET_S, CALL_S = 2.0, 0.25
 
 
 class TicketSize:
@@ -28,7 +29,8 @@ class TicketSize:
         """Return the steps to take at most."""
         if not self._step_s:
             return TICKET_STEPS
-        return max(1, min(TICKET_STEPS, int(TICKET_S / self._step_s)))
+        most = max(1, min(TICKET_STEPS, int(TICKET_S / self._step_s)))
+        return most if most < self._unit else most // self._unit * self._unit
 
     @property
     def unit(self) -> int:
