@@ -18,8 +18,15 @@ _NOISE = re.compile(
     r"|20\d\d-\d\d-\d\d \d\d:\d\d:\d\d\.\d+: [IWE] .*\]"
     r"|WARNING: All log messages before absl::InitializeLog"
     r"|To enable the following instructions:.*rebuild TensorFlow"
+    # The further lines of a message about a peer that has left.
+    r"|Additional GRPC error information from remote target /job:"
+    r"|:UNKNOWN:Error received from peer "
+    r"|This could happen if the remote target has been disconnected"
 )
-_NOISE_STARTS = ("20", "WARNING: All log", "To enable the following", *"IWE")
+_NOISE_STARTS = (
+    *("20", "WARNING: All log", "To enable the following", *"IWE"),
+    *("Additional GRPC error", ":UNKNOWN:Error received", "This could happen if the remote"),
+)
 _LINE_ENDS = re.compile(r"(?<=[\r\n])")
 _CONTROL = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07]*\x07|[\x00-\x08\x0b-\x1f\x7f]")
 
