@@ -85,7 +85,8 @@ class Run:
     @property
     def events(self):
         file = self.path / "events.jsonl"
-        return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+        whole = file.read_text().split("\n")[:-1] if file.exists() else []  # One may be half there.
+        return [json.loads(line) for line in whole]
 
     @property
     def rows(self):
