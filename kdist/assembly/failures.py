@@ -18,7 +18,7 @@ _OWN_SENTENCE = re.compile(
 )
 # An exception of Python code that an operation has called, such as a generator of rows.
 _PYTHON_ERROR = re.compile(
-    r"(?:^|\}\} )(\w+: [^\n]*)\nTraceback \(most recent call last\):", re.MULTILINE
+    r"(?:^|\}\} |: )(\w+: [^\n]*)\nTraceback \(most recent call last\):", re.MULTILINE
 )
 
 

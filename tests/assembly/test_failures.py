@@ -16,13 +16,21 @@ def read_eagerly(data):
     list(data)
 
 
+def read_mapped(data):
+    list(data.map(lambda row: tf.py_function(fails, [row], tf.float32)))
+
+
+def fails(row):
+    raise ValueError("row 2 is broken: {it}")
+
+
 @tf.function
 def read_in_a_graph(data):
     for row in data:
         tf.print(row, output_stream="file:///dev/null")
 
 
-@pytest.mark.parametrize("read", [read_eagerly, read_in_a_graph])
+@pytest.mark.parametrize("read", [read_eagerly, read_mapped, read_in_a_graph])
 def test_an_exception_in_a_generator_is_told_without_what_tensorflow_adds(read):
     data = tf.data.Dataset.from_generator(rows, output_signature=tf.TensorSpec([], tf.float32))
     with pytest.raises(tf.errors.OpError) as raised:
