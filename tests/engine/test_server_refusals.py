@@ -43,17 +43,17 @@ def build_as(mode, build, data, **settings):
     Two workers and two servers.
     """
     replication, update = MODES[mode]
-    strategy = {"name": "ps", "replication": replication, "update": update}
+    mode_of = {"name": "ps", "replication": replication, "update": update}
     config = kdist_config.load(
         {
             "data": {"batch_size": 8, "shuffle": False, "cache_bytes": 1},
-            "strategy": strategy,
+            "strategy": {**mode_of, **settings.pop("strategy", {})},
             "cluster": {"workers": 2, "ps": 2},
             **settings,
         }
     )
     share = WorkerShare(worker_index=1, num_workers=2)
-    traits = traits_of(*strategy.values())
+    traits = traits_of(*mode_of.values())
     builder = Builder(config, ())
     builder.use({"build_model": build, "make_data": lambda: data})
     sources = builder.data(share if traits.has_followers else WorkerShare())

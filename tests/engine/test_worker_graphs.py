@@ -5,9 +5,11 @@ import numpy as np
 import pytest
 
 from tests.engine.cases import LOGITS, L, X, Y
+from tests.engine.test_row_tables import OPTIMIZERS, model_of, rows
 from tests.engine.test_server_refusals import build_as
 
 LARGEST_BYTES = 4096
+BETWEEN = ["between_graph async", "between_graph sync"]
 
 
 def constants(graph):
@@ -19,7 +21,16 @@ def constants(graph):
     ]
 
 
-@pytest.mark.parametrize("mode", ["between_graph async", "between_graph sync"])
+@pytest.mark.parametrize("mode", BETWEEN)
+def test_workers_with_tables_by_rows_compare_their_variables(mode):
+    """Shares of row gradients are staged in variables without a shape."""
+    build, data = model_of(OPTIMIZERS["adagrad"]), {"train": rows()}
+    graph = build_as(mode, build, data, strategy={"sparse": "rows"}).loop
+    assert graph.signature
+    assert any(v.shape.rank is None for v in graph.shared) == mode.endswith("_graph sync")
+
+
+@pytest.mark.parametrize("mode", BETWEEN)
 def test_arrays_and_weights_are_no_constants(mode):
     """Rows, kernels, a frozen kernel and what an adapted layer knows are larger than allowed."""
 
