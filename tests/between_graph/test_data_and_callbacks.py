@@ -97,7 +97,7 @@ def test_tables_of_this_process_are_refused(cluster):
         return model
 
     data = {"train": (np.array([["a"], ["b"]] * 8), np.zeros((16, 1), "float32"))}
-    with pytest.raises(ConfigError, match=r"StringLookup.*between_graph"):
+    with pytest.raises(ConfigError, match=r"between_graph cannot reach. Received: string_lookup"):
         cluster.prepare(build_lookup, data)
 
 
