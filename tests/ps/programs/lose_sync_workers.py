@@ -30,6 +30,8 @@ from tests.ps.programs.lose_workers import ask, ask_after
 from tests.ps.trainings import Trainings
 
 STEPS = 60
+# The steps of a second stretch, which begins when the requests are fulfilled.
+STEPS_AFTER = 20
 
 
 def make_optimizer():
@@ -44,8 +46,10 @@ def train(trainings: Trainings, num_shares: int, *requests: str) -> dict:
     run = trainings.prepare(build, {"train": numbered_rows(num_rows)}, workers=2, strategy=strategy)
     store, start = run.loop.store, numpy_weights(run.model)
     asked = ask_after(store, 15, *requests)
-    run.loop.train(0, STEPS, steps_per_call=1, on_progress=never_stop)
+    first = STEPS - STEPS_AFTER
+    run.loop.train(0, first, steps_per_call=1, on_progress=never_stop)
     asked.join()
+    run.loop.train(first, STEPS_AFTER, steps_per_call=1, on_progress=never_stop)
     store.write_to_model()
     results = run.loop.logs.results(run.loop.read_logs())
     expected = after_constant_steps(start, make_optimizer(), STEPS)
