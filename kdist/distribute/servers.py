@@ -158,9 +158,9 @@ def _create_bucket(structure: ModelStructure, index: int, bucket: Bucket) -> ker
 def _create_table(structure: ModelStructure, bucket: Bucket, index: int) -> keras.Variable:
     """Create a table, or a piece of one, and draw its rows where it lives."""
     [member] = bucket.members
-    variable = keras.Variable(
-        "zeros", shape=bucket.shape, dtype=bucket.dtype, name=f"bucket_{index}"
-    )
+    # No initializer: a graph would place what it makes beside its session, not on the server.
+    value = tf.zeros(bucket.shape, bucket.dtype)
+    variable = keras.Variable(value, dtype=bucket.dtype, name=f"bucket_{index}")
     original = structure.trainable[member.variable_index]
     keras_adapter.set_path(variable, original.path, original.name)
     layer = plain_layers(structure, member.variable_index)[0]

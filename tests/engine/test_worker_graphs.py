@@ -23,10 +23,17 @@ def constants(graph):
 
 @pytest.mark.parametrize("mode", BETWEEN)
 def test_workers_with_tables_by_rows_compare_their_variables(mode):
-    """Shares of row gradients are staged in variables without a shape."""
+    """Shares of row gradients are staged in variables without a shape.
+
+    And what tables and their slots begin with is made on their server: no worker sends it.
+    """
     build, data = model_of(OPTIMIZERS["adagrad"]), {"train": rows()}
     graph = build_as(mode, build, data, strategy={"sparse": "rows"}).loop
     assert graph.signature
+    of_tables = [v for v in graph.shared if v.shape.rank == 2]
+    made_on = {v.initializer.inputs[1].op.device.partition("/replica")[0] for v in of_tables}
+    assert len(of_tables) >= 8
+    assert made_on == {"/job:ps"}
     assert any(v.shape.rank is None for v in graph.shared) == mode.endswith("_graph sync")
 
 

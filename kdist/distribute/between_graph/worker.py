@@ -49,11 +49,7 @@ class StepWorker:
         graph, seat = self.graph, self.graph.seat
         check()
         wait_for_servers(seat.servers, timeout_s, check)
-        config = tf.compat.v1.ConfigProto(
-            device_filters=seat.device_filters, allow_soft_placement=True
-        )
-        config.gpu_options.allow_growth = True
-        self._session = tf.compat.v1.Session(seat.target, graph=graph.graph, config=config)
+        self._session = self._new_session()
         self._values = GraphValues(self._session)
         if self.turns is not None:
             self.turns.use(self._session)
@@ -61,13 +57,27 @@ class StepWorker:
         for data in graph.data.values():
             data.load()
 
+    def _new_session(self, *, is_optimized: bool = True) -> tf.compat.v1.Session:
+        """Return a session on the graph and its servers.
+
+        To optimize a graph, this process makes the zeros that tables of the servers begin with.
+        """
+        seat = self.graph.seat
+        config = tf.compat.v1.ConfigProto(
+            device_filters=seat.device_filters, allow_soft_placement=True
+        )
+        config.gpu_options.allow_growth = True
+        config.graph_options.rewrite_options.disable_meta_optimizer = not is_optimized
+        return tf.compat.v1.Session(seat.target, graph=self.graph.graph, config=config)
+
     def initialize(self, notes: str) -> None:
         """Give all shared variables their first values: the chief's model's, and zeros.
 
         Args:
             notes: What the others should know of the chief; see `read_notes`.
         """
-        self._session.run(self.graph.initialize_shared)
+        with self._new_session(is_optimized=False) as plain:
+            plain.run(self.graph.initialize_shared)
         self._values.fill_all()
         self.store.read_from_model()
         self.write_frozen()
