@@ -8,12 +8,18 @@ import pytest
 from kdist.launch.accelerators import count_accelerators
 
 
-@pytest.hookimpl(tryfirst=True)  # pytest-xdist reads the groups in the same hook.
+# Tests that start no cluster, and listen on ports or count processes all the same.
+_ALONE = ("control", "launch")
+
+
+def pytest_itemcollected(item):
+    """Start one cluster at a time; pytest-xdist reads the groups when all tests are collected."""
+    if item.get_closest_marker("cluster") or item.path.parent.name in _ALONE:
+        item.add_marker(pytest.mark.xdist_group("cluster"))
+
+
 def pytest_collection_modifyitems(items):
-    """Skip what needs a GPU on machines that have none; start one cluster at a time."""
-    for item in items:
-        if item.get_closest_marker("cluster"):
-            item.add_marker(pytest.mark.xdist_group("cluster"))
+    """Skip what needs a GPU on machines that have none."""
     if not count_accelerators(os.environ):
         for item in items:
             if item.get_closest_marker("gpu"):

@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 import uuid
@@ -113,6 +114,12 @@ class Workbench:
     def __init__(self, folder):
         self.folder = folder
         self.commands = []
+        self._temporary = []
+
+    def temporary_folder(self):
+        """Return a folder for temporary files whose path leaves room for the names of sockets."""
+        self._temporary.append(tempfile.TemporaryDirectory(prefix="kd-"))
+        return Path(self._temporary[-1].name)
 
     def start(self, *argv, cwd=None, program=("-m", "kdist"), **environ):
         mark = uuid.uuid4().hex
@@ -157,6 +164,8 @@ class Workbench:
             for pid in marked(command.mark):
                 _kill(pid)
             command.process.wait(20)
+        for folder in self._temporary:
+            folder.cleanup()
 
     def evidence(self):
         return "".join(command.evidence() for command in self.commands)

@@ -50,13 +50,12 @@ class FaultyRun(Held):
         self.epochs = epochs
         self.folder = bench.folder
         self.run = Run(bench.folder / "run")
-        self._temporary = bench.folder / "tmp"
-        self._temporary.mkdir(parents=True, exist_ok=True)
+        self.temporary = bench.temporary_folder()
         shutil.copy(HOLDING, bench.folder)
         self.command = bench.start(
             *(*mode.argv, *WORK, f"epochs={epochs}"),
             *(f"cluster.heartbeat_timeout_s={HEARTBEAT_S:g}", *argv),
-            TMPDIR=str(self._temporary),
+            TMPDIR=str(self.temporary),
         )
 
     def wait_for_epochs(self, num_epochs, deadline_s=90):
@@ -139,7 +138,7 @@ def check_completed(faulty):
     assert leftovers(faulty.command) == {}
     assert unexpected_files(faulty.run.path) == []
     # A killed task cannot remove the modules that TensorFlow's AutoGraph has written.
-    left = [path.name for path in faulty.folder.glob("tmp/*")]
+    left = [path.name for path in faulty.temporary.iterdir()]
     assert [name for name in left if not name.startswith("__autograph_generated_file")] == []
     return result
 
