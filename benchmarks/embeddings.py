@@ -80,6 +80,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--rounds", type=int, default=1, help="times to measure each case")
     parser.add_argument("--parts", nargs="+", default=("speed", "growth"))
     arguments = parser.parse_args(argv)
+    processes.end_with_this_process()
     is_good = True
     if "speed" in arguments.parts:
         is_good &= _compare(arguments.rounds)

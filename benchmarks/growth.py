@@ -15,6 +15,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from benchmarks import processes
 from benchmarks.cases import PS_MODES
 from benchmarks.table import render_rows
 from benchmarks.task_times import Timed, time_run
@@ -229,6 +230,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--modes", nargs="+", default=("ps", "ps_between"))
     parser.add_argument("--json", default="outputs/growth.json", help="where results go")
     arguments = parser.parse_args(argv)
+    processes.end_with_this_process()
     settings = [
         Setting(
             mode=each.mode,

@@ -121,6 +121,11 @@ def free_ports(count: int) -> tuple[int, ...]:
         return tuple(one.getsockname()[1] for one in sockets)
 
 
+def end_with_this_process() -> None:
+    """Let a SIGTERM to this process end what it has started, as Ctrl-C does."""
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
+
+
 def python(*arguments: str) -> tuple[str, ...]:
     """Return the command that runs this Python with `arguments`."""
     return (sys.executable, *arguments)

@@ -11,7 +11,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from benchmarks import memory, table
+from benchmarks import memory, processes, table
 from benchmarks.cases import KDIST, PEERS, STRATEGIES, plan_cases
 from benchmarks.sides import Measurement, measure
 from benchmarks.startup import StartUp, measure_startup
@@ -24,6 +24,7 @@ _PACKAGES = ("kdist", "tensorflow", "keras", "tf_keras", "numpy")
 def main(argv: Sequence[str] | None = None) -> int:
     """Measure what the arguments ask for; return 1 if a target was missed."""
     arguments = _parser().parse_args(argv)
+    processes.end_with_this_process()
     cores = _stay_on_cores(arguments.cores)
     machine = _machine(cores)
     report: dict[str, Any] = {"machine": machine, "began": time.time()}

@@ -15,6 +15,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from benchmarks import processes
 from benchmarks.cases import PS_MODES
 from benchmarks.growth import SLEEP_S, sleeping_arguments
 from benchmarks.table import render_rows
@@ -180,6 +181,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--modes", nargs="+", choices=modes, default=modes)
     parser.add_argument("--json", default="outputs/slow_worker.json", help="where results go")
     arguments = parser.parse_args(argv)
+    processes.end_with_this_process()
     rows = measure([each for each in SETTINGS if each.mode in arguments.modes])
     print(render(rows))
     report = [{**asdict(row), "verdict": row.verdict} for row in rows]

@@ -7,7 +7,6 @@ import pytest
 
 from kdist.launch.accelerators import count_accelerators
 
-
 # Tests that start no cluster, and listen on ports or count processes all the same.
 _ALONE = ("control", "launch")
 
