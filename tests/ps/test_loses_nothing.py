@@ -31,7 +31,10 @@ def run_all(loop, first, num_steps, *, steps_per_call=1):
     )
 
 
-@pytest.mark.parametrize(("workers", "steps_per_execution"), [(2, 1), (3, 4), (2, 10), (3, 7)])
+@pytest.mark.parametrize(
+    ("workers", "steps_per_execution"),
+    [(2, 1), (3, 7), *(pytest.param(*pair, marks=pytest.mark.slow) for pair in [(3, 4), (2, 10)])],
+)
 def test_counts(cluster, workers, steps_per_execution):
     """103 rows make 13 batches, the last of 7; no metric leaves its range."""
     num_rows, epochs = 103, 3

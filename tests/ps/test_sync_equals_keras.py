@@ -16,8 +16,7 @@ SYNC = {"update": "sync"}
 SYNCHRONIZED = {"l2_last_batch_of_one", "fewer_rows_than_replicas_conv", "subclassed"}
 QUICK = {
     *("sample_weights", "masked_steps_weighted_mean"),
-    *("several_outputs_weighted", "clipnorm", "global_clipnorm", "accumulation"),
-    *("average_overwrites", "metrics", "mixed_float16"),
+    *("several_outputs_weighted", "global_clipnorm", "accumulation", "mixed_float16"),
 }
 
 
