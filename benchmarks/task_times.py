@@ -1,10 +1,10 @@
 """Watches one run of kdist from outside: its speed in the middle, and what each task computed."""
 
+import contextlib
 import json
 import os
 import signal
 import tempfile
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -133,9 +133,10 @@ class _Watch:
         self.timed = self.timed or timed_between(
             self._moments, warm_steps=self._warm_steps, timed_s=self._timed_s
         )
-        if self.timed is not None:
-            os.kill(launcher, signal.SIGKILL)  # The tasks end with it; nothing else is timed.
-            time.sleep(0.5)
+        if self.timed is not None:  # Nothing else is timed: let nobody tidy up for seconds.
+            for pid in (launcher, *self._pids.values()):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
 
     def _new_events(self) -> list[dict]:
         if not self._path.exists():

@@ -26,6 +26,7 @@ from kdist.distribute.inner_loop import InnerLoop, OwnState
 from kdist.distribute.layout import BucketLayout
 from kdist.distribute.own_step_loop import OwnStepLoop
 from kdist.distribute.probe import has_own_steps, probe_training_step, refuse_custom_steps
+from kdist.distribute.replica_step import ReplicaStep
 from kdist.distribute.separability import check_separable
 from kdist.distribute.shares import WorkerShare
 from kdist.distribute.step_types import none_if_empty
@@ -144,7 +145,7 @@ def make_engine(
             check_cluster=check_cluster,
         )
     else:
-        loop = SyncLoop(
+        step = ReplicaStep(
             strategy,
             structure,
             layout,
@@ -152,6 +153,7 @@ def make_engine(
             source=source,
             jit_compile=config.jit_compile,
         )
+        loop = SyncLoop(step, source)
     notes = [*_normalization_notes(model, num_replicas), *table_notes]
     if traits.aggregates:
         notes += aggregation_notes(config, num_workers)

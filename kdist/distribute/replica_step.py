@@ -42,7 +42,17 @@ class ReplicaStep:
         source: BatchSource,
         jit_compile: bool = False,
     ):
-        """Create the store and trace nothing yet; see `SyncLoop`."""
+        """Create the store and trace nothing yet.
+
+        Args:
+            strategy: The strategy, or the default one.
+            structure: The probed structure of the model.
+            layout: The buckets of its parameters.
+            share: This worker's position among the replicas.
+            source: The training data; a "per_worker" source does not know how many rows a global
+                batch has, so the workers add up their own.
+            jit_compile: Whether XLA compiles the compute.
+        """
         self.strategy = strategy
         self.structure = structure
         self.share = share

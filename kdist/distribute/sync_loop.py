@@ -10,10 +10,7 @@ from kdist.distribute.data.source import BatchSource
 from kdist.distribute.evaluation import SUMS, EpochLogs, restored
 from kdist.distribute.feeds import feed_of
 from kdist.distribute.inner_loop import NextBatches, OnProgress, all_at_once
-from kdist.distribute.layout import BucketLayout
 from kdist.distribute.replica_step import ReplicaStep
-from kdist.distribute.shares import WorkerShare
-from kdist.distribute.structure import ModelStructure
 from kdist.distribute.sync_evaluation import SyncEvaluation
 
 # Most steps in one call of the runtime; longer calls are made of these.
@@ -25,35 +22,19 @@ class SyncLoop:
 
     is_settled = True
 
-    def __init__(
-        self,
-        strategy: tf.distribute.Strategy,
-        structure: ModelStructure,
-        layout: BucketLayout,
-        *,
-        share: WorkerShare,
-        source: BatchSource,
-        jit_compile: bool = False,
-    ):
-        """Create the store and trace nothing yet.
+    def __init__(self, step: ReplicaStep, source: BatchSource):
+        """Trace nothing yet.
 
         Args:
-            strategy: The strategy, or the default one.
-            structure: The probed structure of the model.
-            layout: The buckets of its parameters.
-            share: This worker's position among the replicas.
-            source: The training data; a "per_worker" source does not know how many rows a global
-                batch has, so the workers add up their own.
-            jit_compile: Whether XLA compiles the compute.
+            step: The step, made for the training data.
+            source: The training data.
         """
-        self._share = share
-        self._feed = feed_of(source, share)
-        self._step = ReplicaStep(
-            strategy, structure, layout, share=share, source=source, jit_compile=jit_compile
-        )
-        self.store = self._step.store
-        self.logs = EpochLogs(structure, self._step.compute.aux)
-        self._sums = tf.Variable(tf.zeros([self._step.num_logged], tf.float64))
+        self._step = step
+        self._share = step.share
+        self._feed = feed_of(source, step.share)
+        self.store = step.store
+        self.logs = EpochLogs(step.structure, step.compute.aux)
+        self._sums = tf.Variable(tf.zeros([step.num_logged], tf.float64))
         self._evaluation: SyncEvaluation | None = None
         self._step_fn = tf.function(self._train_one, autograph=False)
         self._run_fns: dict[int, Any] = {}

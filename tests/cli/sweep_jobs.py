@@ -1,5 +1,6 @@
 """Sweeps whose jobs are played by a function: no process starts, the run folders are real."""
 
+import csv
 import threading
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -67,3 +68,9 @@ def ended(request, exit_code=0, value=None, **result):
 
 def saved(folder):
     return yaml.safe_load((Path(folder) / "config.yaml").read_text())
+
+
+def rows(folder="swept"):
+    """Return the rows of a sweep's table."""
+    with (Path(folder) / "sweep.csv").open(newline="") as file:
+        return list(csv.DictReader(file))

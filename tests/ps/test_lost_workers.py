@@ -31,7 +31,8 @@ def test_killed_workers_of_synchronous_updates(tmp_path):
     """With N = M a step waits for the worker that was started again; a backup is not waited for."""
     spec = free_spec(num_workers=2, num_ps=2)
     outcome = ClusterProcesses(spec, tmp_path).run("lose_sync_workers.py", timeout_s=120)
-    common = {"is_exact": True, "num_updates": [60, 60], "seen": 480.0, "seen_once": True}
+    assert all(each.pop("off_by") < 1e-5 for each in outcome.values())
+    common = {"num_updates": [60, 60], "examples": 480, "seen": 480.0, "seen_once": True}
     assert 1 in outcome["backup"].pop("workers")  # The one that was left; it may always be faster.
     assert outcome == {
         "needed": {**common, "shares": 120, "workers": [0, 1]},
