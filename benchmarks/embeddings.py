@@ -70,7 +70,7 @@ def measure_growth(workload: str) -> Growth:
         seconds = _epoch_seconds(run_dir)
         if len(seconds) < NUM_EPOCHS:
             raise RuntimeError(f"{workload} was not trained: {finished.last_line}")
-        speeds = tuple(case.num_steps / s for s in seconds[1:])
+        speeds = tuple(case.num_steps(KDIST) / s for s in seconds[1:])
         return Growth(workload=workload, steps_per_second=speeds, peaks=watch.peaks)
 
 

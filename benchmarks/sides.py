@@ -73,7 +73,7 @@ def kdist_arguments(case: Case, run_dir: str) -> list[str]:
         f"++data.workload={case.workload}",
         f"data.batch_size={case.batch_size}",
         f"epochs={NUM_EPOCHS}",
-        f"steps_per_epoch={case.num_steps}",
+        f"steps_per_epoch={case.num_steps(KDIST)}",
         f"steps_per_execution={case.steps_per_execution}",
         f"hydra.run.dir={run_dir}",
         *WORKLOADS[case.workload].kdist_arguments,
@@ -93,7 +93,7 @@ def _measure_kdist(case: Case, watch: Callable[[int], None] | None) -> Measureme
     return Measurement(
         case=case,
         side=KDIST,
-        steps_per_second=tuple(case.num_steps / s for s in seconds[1:]),
+        steps_per_second=tuple(case.num_steps(KDIST) / s for s in seconds[1:]),
         final_loss=result["metrics"]["loss"],
     )
 
@@ -104,7 +104,7 @@ def _measure_peer(case: Case, side: str, watch: Callable[[int], None] | None) ->
             "-m",
             "benchmarks.peer",
             *(side, case.name, case.workload),
-            *("--steps", str(case.num_steps), "--batch-size", str(case.batch_size)),
+            *("--steps", str(case.num_steps(side)), "--batch-size", str(case.batch_size)),
             *("--steps-per-execution", str(case.steps_per_execution)),
             *("--epochs", str(NUM_EPOCHS), "--devices", str(cases.NUM_DEVICES)),
             # kdist's run writes its model too; it matters where memory is watched.
@@ -129,6 +129,6 @@ def _measure_peer(case: Case, side: str, watch: Callable[[int], None] | None) ->
     return Measurement(
         case=case,
         side=side,
-        steps_per_second=tuple(case.num_steps / s for s in result["seconds"][1:]),
+        steps_per_second=tuple(case.num_steps(side) / s for s in result["seconds"][1:]),
         final_loss=result["loss"][-1],
     )

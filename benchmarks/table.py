@@ -144,7 +144,7 @@ def measurement_json(measurement: Measurement) -> dict[str, Any]:
         "strategy": case.strategy,
         "steps_per_execution": case.steps_per_execution,
         "batch_size": case.batch_size,
-        "steps_per_epoch": case.num_steps,
+        "steps_per_epoch": case.num_steps(measurement.side),
         "side": measurement.side,
         "steps_per_second": list(measurement.steps_per_second),
         "peak_bytes": measurement.peak_bytes,

@@ -124,7 +124,7 @@ def _wide_deep_workload(num_ids: int) -> Workload:
         build=_wide_deep(num_ids),
         make_arrays=lambda: _ids(num_ids, 64 * 512),
         num_classes=1,
-        step_share=0.4,
+        step_share=0.2,
         optimizer=("Adagrad", 0.01),
         batch_size=512,
         kdist_arguments=(
@@ -151,12 +151,12 @@ WORKLOADS: Mapping[str, Workload] = {
         num_classes=4,
         step_share=0.5,
     ),
-    "embedding": Workload(build=_embedding, make_arrays=_ids, num_classes=1, step_share=0.2),
+    "embedding": Workload(build=_embedding, make_arrays=_ids, num_classes=1, step_share=0.1),
     "large": Workload(
         build=_large,
         make_arrays=_floats(256, 10_000, num_classes=4),
         num_classes=4,
-        step_share=0.01,
+        step_share=0.003,
     ),
     **{
         f"wide_deep_{name}": _wide_deep_workload(num_ids)

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from benchmarks import table
-from benchmarks.cases import Case, plan_cases, target_ratio
+from benchmarks.cases import KDIST, TF_KERAS, Case, plan_cases, target_ratio
 from benchmarks.memory import memory_ratio
 from benchmarks.sides import Measurement, kdist_arguments
 from benchmarks.startup import StartUp
@@ -113,7 +113,9 @@ def test_targets(case, target):
 
 def test_every_epoch_is_whole_executions():
     for case in plan_cases(("dense", "cnn", "lstm", "embedding", "large"), ("single", "ps")):
-        assert case.num_steps % case.steps_per_execution == 0 and case.num_steps > 0
+        for side in (KDIST, TF_KERAS):
+            steps = case.num_steps(side)
+            assert steps % case.steps_per_execution == 0 and steps > 0
 
 
 def test_a_worker_always_gets_64_examples():
