@@ -135,7 +135,7 @@ def test_command_line_of_kdist():
         "++data.workload=cnn",
         "data.batch_size=64",
         "epochs=4",
-        "steps_per_epoch=300",
+        "steps_per_epoch=1000",
         "steps_per_execution=10",
         "hydra.run.dir=/tmp/run",
     ]
