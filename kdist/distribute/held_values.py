@@ -13,7 +13,14 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from kdist.distribute.values import call, is_in_session, raw_variable, run_all, to_numpy
+from kdist.distribute.values import (
+    call,
+    is_in_session,
+    raw_variable,
+    rows_of,
+    run_all,
+    to_numpy,
+)
 
 # Under this name a file of `Held.save` has its rows.
 ROWS = "rows"
@@ -52,15 +59,12 @@ class Held:
         del copy
         if self.value is not None:
             return np.asarray(self.value, dtype)
-        if self.is_staged:
-            found = call(self.variable, "staged", lambda: _peek(self.variable))
-        else:
-            found = to_numpy(self.variable)
+        found = call(self.variable, "staged", _peek) if self.is_staged else to_numpy(self.variable)
         return np.asarray(found, dtype)
 
     def rows(self, first: int, end: int) -> np.ndarray:
         """Return rows `[first, end)`; nothing else is sent."""
-        return call(self.variable, f"rows {self.is_staged}", self._rows, first, end)
+        return call(self.variable, self._name("rows"), self._rows, first, end)
 
     def save(self, path: str, first: int, end: int) -> None:
         """Let whoever holds it write rows `[first, end)` to a file, as the tensor `ROWS` in it.
@@ -71,26 +75,28 @@ class Held:
             OSError: If it cannot be written.
             tf.errors.OpError: If the server was lost.
         """
-
-        def write(path: Any, first: Any, end: Any) -> Any:
-            rows = self._rows(first, end)
-            with tf.device(self.device):
-                return tf.raw_ops.SaveV2(
-                    prefix=path, tensor_names=[ROWS], shape_and_slices=[""], tensors=[rows]
-                )
-
         try:
-            call(self.variable, f"save {self.is_staged}", write, path, first, end)
+            call(self.variable, self._name("save"), self._saved, path, first, end)
         except _LOST:
             raise
         except tf.errors.OpError as error:
             raise OSError(error.message.partition("\n")[0]) from error
 
-    def _rows(self, first: Any, end: Any) -> Any:
-        with tf.device(self.device):
+    def _name(self, what: str) -> str:
+        return f"{what} staged" if self.is_staged else what
+
+    def _rows(self, variable: Any, first: Any, end: Any) -> Any:
+        with tf.device(variable.device):
             if self.is_live:
-                return tf.gather(self.variable, tf.range(first, end))
-            return (_peek(self.variable) if self.is_staged else self.value)[first:end]
+                return rows_of(variable, first, end)
+            return (_peek(variable) if self.is_staged else self.value)[first:end]
+
+    def _saved(self, variable: Any, path: Any, first: Any, end: Any) -> Any:
+        rows = self._rows(variable, first, end)
+        with tf.device(variable.device):
+            return tf.raw_ops.SaveV2(
+                prefix=path, tensor_names=[ROWS], shape_and_slices=[""], tensors=[rows]
+            )
 
 
 def hold(variables: Sequence[Any]) -> list[Held]:
@@ -102,7 +108,7 @@ def hold(variables: Sequence[Any]) -> list[Held]:
     staged = [raw for raw in raws if is_in_session(raw)]
     run_all(staged, "stage", _stage)
     ids = {id(raw) for raw in staged}
-    elsewhere = [raw for raw in raws if id(raw) not in ids and _is_elsewhere(raw)]
+    elsewhere = [raw for raw in raws if id(raw) not in ids and _is_remote(raw)]
     with ThreadPoolExecutor(_AT_ONCE) as threads:  # Each waits for an answer.
         known = dict(zip(map(id, elsewhere), threads.map(_value, elsewhere), strict=True))
     return [
@@ -118,37 +124,42 @@ def release(held: Sequence[Held]) -> None:
     run_all([each.variable for each in held if each.is_staged], "release", _clear)
 
 
+def is_elsewhere(variable: Any) -> bool:
+    """Return whether another task has a variable, or a session is between."""
+    raw = raw_variable(variable)
+    return is_in_session(raw) or _is_remote(raw)
+
+
 def can_read(variable: Any, path: str, content: bytes) -> bool:
     """Return whether whoever has a variable finds this content in a file."""
-    return _answer(variable, "read_file", tf.io.read_file, path) == content
+    return _answer(variable, "read_file", _read_file, path) == content
 
 
 def can_write(variable: Any, path: str, content: bytes) -> bool:
     """Return whether whoever has a variable says that it has written a file."""
+    return bool(_answer(variable, "write_file", _write_file, path, content))
 
-    def write(path: Any, content: Any) -> Any:
-        with tf.control_dependencies([tf.io.write_file(path, content)]):
-            return tf.constant(True)
 
-    return bool(_answer(variable, "write_file", write, path, content))
+def _read_file(variable: Any, path: Any) -> Any:
+    with tf.device(variable.device):
+        return tf.io.read_file(path)
+
+
+def _write_file(variable: Any, path: Any, content: Any) -> Any:
+    with tf.device(variable.device), tf.control_dependencies([tf.io.write_file(path, content)]):
+        return tf.constant(True)
 
 
 def _answer(variable: Any, name: str, function: Callable[..., Any], *arguments: Any) -> Any:
-    raw = raw_variable(variable)
-
-    def there(*given: Any) -> Any:
-        with tf.device(raw.device):
-            return function(*given)
-
     try:
-        return call(raw, name, there, *arguments)
+        return call(variable, name, function, *arguments)
     except _LOST:
         raise
     except tf.errors.OpError:
         return None
 
 
-def _is_elsewhere(raw: Any) -> bool:
+def _is_remote(raw: Any) -> bool:
     """Return whether another task has a variable."""
     jobs = [tf.DeviceSpec.from_string(each.device).job for each in (raw, tf.constant(0))]
     return jobs[0] != jobs[1]

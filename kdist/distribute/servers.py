@@ -165,7 +165,7 @@ def _create_table(structure: ModelStructure, bucket: Bucket, index: int) -> kera
     keras_adapter.set_path(variable, original.path, original.name)
     layer = plain_layers(structure, member.variable_index)[0]
     rows = member.rows or Rows(first=0, stop=layer.input_dim)
-    fill(variable, lambda: fill_rows(variable.value, layer, rows))
+    fill(variable, lambda raw: fill_rows(raw, layer, rows))
     return variable
 
 

@@ -4,6 +4,7 @@ A between-graph worker holds its parameter store in a `tf.Graph` of its own, who
 reaches. Whoever reads or writes variables of a store does it here, and need not know which it is.
 """
 
+import functools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
@@ -39,13 +40,13 @@ def read_each(variables: Iterable[Any]) -> Iterator[np.ndarray]:
 
 def read_rows(variable: Any, first: int, end: int) -> np.ndarray:
     """Return rows `[first, end)` of a variable; nothing else is read or sent."""
-    raw = raw_variable(variable)
+    return call(variable, "read_rows", rows_of, first, end)
 
-    def gathered(first: Any, end: Any) -> tf.Tensor:
-        with tf.device(raw.device):
-            return tf.gather(raw, tf.range(first, end))
 
-    return call(raw, "read_rows", gathered, first, end)
+def rows_of(raw: Any, first: Any, end: Any) -> tf.Tensor:
+    """Return rows `[first, end)` of TensorFlow's variable, gathered where it lives."""
+    with tf.device(raw.device):
+        return tf.gather(raw, tf.range(first, end))
 
 
 def call(variable: Any, name: str, function: Callable[..., Any], *arguments: Any) -> Any:
@@ -54,14 +55,15 @@ def call(variable: Any, name: str, function: Callable[..., Any], *arguments: Any
     Args:
         variable: Decides where.
         name: Of the function, which in a session is built once for a variable.
-        function: Takes the arguments as tensors; returns a tensor or an operation.
+        function: Takes TensorFlow's variable, which in a session is a stand-in for it, and the
+            arguments as tensors; returns a tensor or an operation.
         *arguments: Integers, texts, bytes or arrays, always of the same dtypes and ranks.
     """
     raw = raw_variable(variable)
     session = session_of(raw)
     if session is not None:
-        return session.call((name, id(raw)), function, *arguments)
-    found = function(*(tf.constant(argument) for argument in arguments))
+        return session.call(raw, name, function, *arguments)
+    found = function(raw, *(tf.constant(argument) for argument in arguments))
     return None if found is None else found.numpy()
 
 
@@ -107,15 +109,23 @@ def rows_writer(variable: Any) -> Callable[[np.ndarray, np.ndarray], None]:
     """Return what writes rows of a variable: it is given their places, and the rows."""
     raw = raw_variable(variable)
 
-    def update(places: Any, rows: Any) -> Any:
-        with tf.device(raw.device), tf.control_dependencies([raw.scatter_nd_update(places, rows)]):
+    def update(target: Any, places: Any, rows: Any) -> Any:
+        with (
+            tf.device(target.device),
+            tf.control_dependencies([target.scatter_nd_update(places, rows)]),
+        ):
             return tf.constant(0)
 
     function = update
     if not is_in_session(raw):  # Only a graph knows the shape of a variable that is elsewhere.
-        rows = tf.TensorSpec([None, *raw.shape[1:]], raw.dtype)
-        signature = (tf.TensorSpec([None, 1], tf.int64), rows)
-        function = tf.function(update, signature, autograph=False)
+        spec = tf.TensorSpec([None, *raw.shape[1:]], raw.dtype)
+        signature = (tf.TensorSpec([None, 1], tf.int64), spec)
+        traced = tf.function(functools.partial(update, raw), signature, autograph=False)
+
+        def function(target: Any, places: Any, rows: Any) -> Any:
+            del target
+            return traced(places, rows)
+
     return lambda places, rows: call(raw, "write_rows", function, places[:, None], rows)
 
 
@@ -128,15 +138,19 @@ def first_value(make: Callable[[], Any], shape: Any, dtype: Any) -> Any:
     return make() if tf.executing_eagerly() else tf.zeros(shape, dtype)
 
 
-def fill(variable: Any, operation: Callable[[], Any]) -> None:
+def fill(variable: Any, operation: Callable[[Any], Any]) -> None:
     """Run operations that give a new variable its first value where it lives.
 
     They run now; in a graph, when the chief's session initializes the graph's variables.
+
+    Args:
+        variable: The variable.
+        operation: Takes TensorFlow's variable, or a stand-in for it.
     """
     if tf.executing_eagerly():
-        operation()
+        operation(raw_variable(variable))
     else:
-        fill_later(raw_variable(variable).graph, operation)
+        fill_later(raw_variable(variable), operation)
 
 
 def run(variable: Any, operation: Callable[[], Any]) -> None:

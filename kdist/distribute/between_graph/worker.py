@@ -49,16 +49,16 @@ class StepWorker:
         graph, seat = self.graph, self.graph.seat
         check()
         wait_for_servers(seat.servers, timeout_s, check)
-        self._session = self._new_session()
-        self._values = GraphValues(self._session)
+        self._session = self._new_session(graph.graph)
+        self._values = GraphValues(self._session, self._new_session)
         if self.turns is not None:
             self.turns.use(self._session)
         self._session.run(graph.initialize_local)
         for data in graph.data.values():
             data.load()
 
-    def _new_session(self, *, is_optimized: bool = True) -> tf.compat.v1.Session:
-        """Return a session on the graph and its servers.
+    def _new_session(self, graph: tf.Graph, *, is_optimized: bool = True) -> tf.compat.v1.Session:
+        """Return a session on a graph and the worker's servers.
 
         To optimize a graph, this process makes the zeros that tables of the servers begin with.
         """
@@ -68,7 +68,7 @@ class StepWorker:
         )
         config.gpu_options.allow_growth = True
         config.graph_options.rewrite_options.disable_meta_optimizer = not is_optimized
-        return tf.compat.v1.Session(seat.target, graph=self.graph.graph, config=config)
+        return tf.compat.v1.Session(seat.target, graph=graph, config=config)
 
     def initialize(self, notes: str) -> None:
         """Give all shared variables their first values: the chief's model's, and zeros.
@@ -76,7 +76,7 @@ class StepWorker:
         Args:
             notes: What the others should know of the chief; see `read_notes`.
         """
-        with self._new_session(is_optimized=False) as plain:
+        with self._new_session(self.graph.graph, is_optimized=False) as plain:
             plain.run(self.graph.initialize_shared)
         self._values.fill_all()
         self.store.read_from_model()
@@ -116,6 +116,7 @@ class StepWorker:
     def close(self) -> None:
         """Close the session."""
         if self._session is not None:
+            self._values.close()
             self._session.close()
             self._session = None
 

@@ -15,14 +15,20 @@ import numpy as np
 
 from kdist.distribute import keras_adapter
 from kdist.distribute.bucket_values import bucket_value
+from kdist.distribute.held_values import is_elsewhere
 from kdist.distribute.inner_loop import Store
 from kdist.distribute.layout import Bucket, Rows
 from kdist.distribute.optimizer import StoreOptimizer
 from kdist.distribute.structure import unique
-from kdist.distribute.values import is_in_session, write_each
+from kdist.distribute.values import write_each
 from kdist.errors import ConfigError
 from kdist.training.checkpoints.arrays import Block
-from kdist.training.checkpoints.large_tables import Piece, ReadBlocks, restore_table
+from kdist.training.checkpoints.large_tables import (
+    Piece,
+    ReadBlocks,
+    restore_table,
+    write_no_rows,
+)
 from kdist.training.checkpoints.positions import (
     is_of_table,
     kept_on_servers,
@@ -55,8 +61,14 @@ def capture(
 
 
 def prepare(model: keras.Model, store: Store, *, copy_bytes: int = 0) -> None:
-    """Build what snapshots through a session need, so that the first is no slower than others."""
-    if is_in_session(store.optimizers[0].buckets[0]):
+    """Make the first snapshot of servers' values no slower than others; no step may run.
+
+    A server copies a table when it is read once any of its rows was written by themselves. Before
+    that the first of them would have to do it, in the middle of its step.
+    """
+    if is_elsewhere(store.optimizers[0].buckets[0]):
+        for pieces in _tables(model, store).values():
+            write_no_rows(pieces)
         capture(model, store, copy_bytes=copy_bytes).release()
 
 
@@ -95,8 +107,19 @@ def restore(
     """
     restore_variables(model, read)
     store.read_from_model()
-    trainable = unique(model.trainable_variables)
-    kept = kept_on_servers(trainable)
+    if with_optimizer:
+        write_each(_optimizer_values(store.optimizers, _kept(model), read))
+    for name, pieces in _tables(model, store, with_slots=with_optimizer).items():
+        restore_table(pieces, read_blocks(name) if read_blocks else [_whole(read(name))])
+
+
+def _kept(model: keras.Model) -> frozenset[int]:
+    return kept_on_servers(unique(model.trainable_variables))
+
+
+def _tables(model: keras.Model, store: Store, *, with_slots: bool = True) -> dict[str, list[Piece]]:
+    """Return the pieces of the arrays that only servers hold, by name."""
+    trainable, kept = unique(model.trainable_variables), _kept(model)
     position_of = {id(variable): index for index, variable in enumerate(own_variables(model))}
     tables: dict[str, list[Piece]] = {}
     for clone in store.optimizers:
@@ -105,15 +128,12 @@ def restore(
             if (index := bucket.members[0].variable_index) in kept:
                 name = f"variables/{position_of[id(trainable[index])]}"
                 tables.setdefault(name, []).append((bucket, variable))
-        for slot in clone.slots if with_optimizer else ():
+        for slot in clone.slots if with_slots else ():
             bucket = buckets[slot.bucket_index]
             if is_of_table(bucket, slot.variable, kept):
                 name = f"slots/{bucket.members[0].variable_index}/{slot.kind}"
                 tables.setdefault(name, []).append((bucket, slot.variable))
-    if with_optimizer:
-        write_each(_optimizer_values(store.optimizers, kept, read))
-    for name, pieces in tables.items():
-        restore_table(pieces, read_blocks(name) if read_blocks else [_whole(read(name))])
+    return tables
 
 
 def _optimizer_values(

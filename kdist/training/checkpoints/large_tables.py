@@ -78,6 +78,13 @@ def restore_table(pieces: Sequence[Piece], blocks: Iterable[Block]) -> None:
                 write(offsets[is_here] // rows.step, values[is_here])
 
 
+def write_no_rows(pieces: Sequence[Piece]) -> None:
+    """Write none of the rows of a table's pieces, as if some were: see `canonical.prepare`."""
+    for bucket, held in pieces:
+        rows = np.zeros([0, *bucket.shape[1:]], bucket.dtype)
+        rows_writer(held)(np.zeros([0], np.int64), rows)
+
+
 def _save_piece(piece: tuple[Bucket, Held], num_rows: int, folder: str, name: str) -> list[Shard]:
     """Let a server write its piece of a table, file by file."""
     bucket, held = piece
