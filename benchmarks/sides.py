@@ -12,7 +12,7 @@ from benchmarks import cases, peer, processes
 from benchmarks.cases import KDIST, Case
 from benchmarks.workloads import WORKLOADS
 
-NUM_EPOCHS = 4  # The first one, with tracing, is not counted.
+NUM_EPOCHS = 3  # The first one, with tracing, is not counted.
 _TIMEOUT_S = 240.0
 
 

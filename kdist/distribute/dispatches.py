@@ -39,7 +39,7 @@ class Dispatches:
         rest = num_steps - num_blocks * UNROLLED_STEPS
 
         @tf.function
-        def dispatch(iterator: Any, first_step: tf.Tensor) -> tf.Tensor:
+        def dispatch(iterator: Any, first_step: tf.Tensor) -> None:
             arrays, frozen = self._data.open(iterator)
             worker = worker_index()
             if num_blocks > 0:
@@ -48,7 +48,6 @@ class Dispatches:
                     self._run_steps(start, UNROLLED_STEPS, arrays, frozen, worker)
             last = first_step + num_blocks * UNROLLED_STEPS
             self._run_steps(last, rest, arrays, frozen, worker)
-            return tf.constant(0)
 
         return dispatch
 
@@ -65,10 +64,9 @@ class Dispatches:
         """Return a function that runs a step on the batch that it is sent."""
 
         @tf.function
-        def dispatch(iterator: Any, step_id: tf.Tensor, batch: Any) -> tf.Tensor:
+        def dispatch(iterator: Any, step_id: tf.Tensor, batch: Any) -> None:
             frozen = self._data.open(iterator)[1]
             self._step.train(step_id, batch, frozen, worker=worker_index())
-            return tf.constant(0)
 
         return dispatch
 

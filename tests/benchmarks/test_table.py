@@ -134,7 +134,7 @@ def test_command_line_of_kdist():
         "data._target_=benchmarks.kdist_targets.make_data",
         "++data.workload=cnn",
         "data.batch_size=64",
-        "epochs=4",
+        "epochs=3",
         "steps_per_epoch=1000",
         "steps_per_execution=10",
         "hydra.run.dir=/tmp/run",
