@@ -12,12 +12,14 @@ import tensorflow as tf
 
 from kdist.assembly.building import Builder
 from kdist.assembly.fixed_batches import rows_to_build_on
+from kdist.assembly.label_rules import label_rules
 from kdist.assembly.layouts import plan_layout, server_contents, server_lines
 from kdist.assembly.row_tables import choose_row_tables
 from kdist.cluster.task import TaskType
 from kdist.config.schema import Config
 from kdist.config.targets import resolve
 from kdist.datasets.npz import npz
+from kdist.distribute.data import BatchSource
 from kdist.distribute.probe import has_own_steps, probe_training_step
 from kdist.distribute.shares import WorkerShare
 from kdist.distribute.step_types import none_if_empty
@@ -90,16 +92,35 @@ def evaluate(model: keras.Model, folder: Path, config: Config, request: TaskRequ
     """Print loss and metrics of the model on the validation data, and write evaluation.json."""
     sources = Builder(config, request.typed_keys).data(WorkerShare())
     part = sources.validation or sources.train
+    if not model.compiled:
+        raise ConfigError(f"The model of run={config.run} is not compiled: it has no loss.")
+    if not has_own_steps(model):
+        _check_data(model, part)
     batches = part.dataset(0, WorkerShare(), repeat=False)
     if config.limit_batches:
         batches = batches.take(config.limit_batches)
-    if not model.compiled:
-        raise ConfigError(f"The model of run={config.run} is not compiled: it has no loss.")
     results = model.evaluate(batches.map(_without_count), verbose=_SILENT, return_dict=True)
     named = {f"val_{name}": float(value) for name, value in results.items()}
     write_text_atomically(folder / "evaluation.json", json.dumps(named, indent=2) + "\n")
     for name, value in named.items():
         sys.stdout.write(f"{name}: {value:.6g}\n")
+
+
+def _check_data(model: keras.Model, part: BatchSource) -> None:
+    """Check that model and labels fit, now and for each batch that is read.
+
+    Raises:
+        ConfigError: If they do not.
+    """
+    x, y, sample_weight = part.first_batch(rows_to_build_on(model))
+    y_pred = build_on_batch(
+        model,
+        x,
+        y,
+        none_if_empty(sample_weight),
+        explain=lambda y_pred: part.expect_labels(label_rules(model, y_pred)),
+    )
+    part.expect_labels(label_rules(model, y_pred))
 
 
 def predict(model: keras.Model, folder: Path, config: Config, request: TaskRequest) -> None:

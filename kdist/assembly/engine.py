@@ -1,9 +1,7 @@
 """Puts model, data and strategy together into the inner loop of a mode."""
 
-import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import keras
 import tensorflow as tf
@@ -15,13 +13,14 @@ from kdist.assembly.coordinator_loops import (
     refuse_what_shares_cannot_train,
 )
 from kdist.assembly.fixed_batches import refuse_other_sizes, rows_to_build_on, takes_any_rows
+from kdist.assembly.label_rules import label_rules
 from kdist.assembly.layouts import forgotten_exclusions, plan_layout, variable_infos
 from kdist.assembly.row_tables import choose_row_tables, refuse_own_steps
 from kdist.cluster.traits import StrategyTraits
 from kdist.config.schema import Config
 from kdist.distribute import keras_adapter
 from kdist.distribute.bucket_plan import plan_buckets
-from kdist.distribute.data import BatchSource, LabelRule
+from kdist.distribute.data import BatchSource
 from kdist.distribute.inner_loop import InnerLoop, OwnState
 from kdist.distribute.layout import BucketLayout
 from kdist.distribute.own_step_loop import OwnStepLoop
@@ -94,7 +93,11 @@ def make_engine(
     x, y, sample_weight = source.first_batch(rows_to_build_on(model))
     weights = none_if_empty(sample_weight)
     y_pred = build_on_batch(
-        model, x, y, weights, explain=lambda y_pred: source.expect_labels(_rules(model, y_pred))
+        model,
+        x,
+        y,
+        weights,
+        explain=lambda y_pred: source.expect_labels(label_rules(model, y_pred)),
     )
     any_rows = takes_any_rows(model, x)
     release(model)
@@ -108,7 +111,7 @@ def make_engine(
     _refuse_integer_states(structure, traits)
     for each in (source, validation):
         if each is not None:
-            each.expect_labels(_rules(model, y_pred))
+            each.expect_labels(label_rules(model, y_pred))
     num_shares = num_shares_of(
         config, traits, num_replicas=share.num_replicas, num_workers=num_workers
     )
@@ -196,22 +199,6 @@ def _own_step_engine(
             f"and a batch of fewer than {share.num_replicas} rows is trained by every replica.",
         )
     return Engine(loop=loop, structure=structure, layout=layout, notes=notes, own_state=loop)
-
-
-def _rules(model: keras.Model, y_pred: Any) -> list[LabelRule]:
-    """Return what the compiled losses ask of labels, by the outputs on some rows."""
-    rules = []
-    for entry in keras_adapter.loss_entries(model):
-        rule = LabelRule(
-            path=entry.path,
-            output_shape=(),
-            loss_name=getattr(entry.loss, "name", None),
-            ignore_class=getattr(entry.loss, "ignore_class", None),
-        )
-        output = rule.part_of(y_pred)
-        if output is not None:
-            rules.append(dataclasses.replace(rule, output_shape=tuple(output.shape)))
-    return rules
 
 
 def _refuse_integer_states(structure: ModelStructure, traits: StrategyTraits) -> None:

@@ -17,7 +17,8 @@ HOLDING = Path(__file__).parent / "holding.py"
 HEARTBEAT_S = 8.0  # Short enough to wait for, long enough for a machine with other work to do.
 _RUN_FILES = re.compile(
     r"config\.yaml|result\.json|metrics\.csv|events\.jsonl|model\.keras|curves\.png|\.lock"
-    r"|(placement|staleness)[a-z_.]*|logs/[a-z]+-\d+\.log|tensorboard/.*|checkpoints/step-\d+(-\d+)?/[^/.]+(\.[a-z]+)?"
+    r"|(placement|staleness)[a-z_.]*|logs/[a-z]+-\d+\.log|tensorboard/.*"
+    r"|checkpoints/step-\d+(-\d+)?/[^/.]+(\.[a-z]+(-\d+-of-\d+)?)?"
 )
 
 

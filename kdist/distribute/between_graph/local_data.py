@@ -13,6 +13,7 @@ from kdist.distribute.data.source import BatchSource
 from kdist.distribute.share_step import ArrayReader, BatchReader, SentReader
 from kdist.distribute.shares import WorkerShare
 from kdist.distribute.values import write
+from kdist.errors import ConfigError, TrainingError
 
 # Batches that are read while others are computed.
 _AHEAD = 8
@@ -162,7 +163,11 @@ class IndexedBatches(FedBatches):
         self._end = end
 
     def fed(self, batch_id: int) -> list[Any]:
-        """Return the batch of an id; the next ones are begun to be read."""
+        """Return the batch of an id; the next ones are begun to be read.
+
+        Raises:
+            TrainingError: If it does not look like the first ones, or its labels are wrong.
+        """
         per_pass = self._indexed.batches_per_pass or 1 << 62
         pass_index = batch_id // per_pass
         if pass_index != self._pass:
@@ -176,7 +181,10 @@ class IndexedBatches(FedBatches):
                 self._reading[each] = self._pool.submit(self._indexed.read_at, each)
         for done in [each for each in self._reading if each < batch_id]:
             del self._reading[done]
-        return self._reading[batch_id].result()
+        try:
+            return self._reading[batch_id].result()
+        except ConfigError as error:  # The first batches were right: it is no setting any more.
+            raise TrainingError(str(error)) from error
 
 
 def local_data(source: BatchSource, share: WorkerShare, device: str) -> LocalData:
