@@ -63,11 +63,7 @@ class GraphValues:
     it and for each new thing that is run. So values are read and written in another, small graph.
     """
 
-    def __init__(
-        self,
-        session: tf.compat.v1.Session,
-        new_session: NewSession,
-    ):
+    def __init__(self, session: tf.compat.v1.Session, new_session: NewSession):
         """Let `values` reach the variables of the session's graph.
 
         Args:
