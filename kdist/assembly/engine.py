@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import keras
 import tensorflow as tf
@@ -120,6 +121,7 @@ def make_engine(
     check_separable(
         structure, x, y, weights, y_pred, splits_batches=num_shares > 1, takes_any_rows=any_rows
     )
+    lost_logs = _lost_logs(model, x, y, y_pred, weights)
     if traits.aggregates:
         refuse_what_shares_cannot_train(structure, num_shares, source, traits)
     if structure.has_synchronized_layers and config.jit_compile and num_replicas > 1:
@@ -165,7 +167,7 @@ def make_engine(
         structure=structure,
         layout=layout,
         notes=tuple(notes),
-        warnings=forgotten_exclusions(structure),
+        warnings=(*forgotten_exclusions(structure), *lost_logs),
     )
 
 
@@ -199,6 +201,21 @@ def _own_step_engine(
             f"and a batch of fewer than {share.num_replicas} rows is trained by every replica.",
         )
     return Engine(loop=loop, structure=structure, layout=layout, notes=notes, own_state=loop)
+
+
+def _lost_logs(model: keras.Model, x: Any, y: Any, y_pred: Any, weights: Any) -> tuple[str, ...]:
+    """Return a warning of what a model's own `compute_metrics` returns and no metric holds."""
+    if not keras_adapter.overrides_compute_metrics(model):
+        return ()
+    returned = model.compute_metrics(x, y, y_pred, sample_weight=weights)
+    lost = sorted({*returned} - {*model.get_metrics_result()})
+    model.reset_metrics()
+    if not lost:
+        return ()
+    return (
+        f"{type(model).__name__}.compute_metrics returns what no metric holds, and what therefore "
+        f"is not logged: {', '.join(lost)}. Make a keras.metrics.Metric of each.",
+    )
 
 
 def _refuse_integer_states(structure: ModelStructure, traits: StrategyTraits) -> None:

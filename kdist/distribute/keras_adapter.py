@@ -20,6 +20,11 @@ def overrides_compute_loss(model: keras.Model) -> bool:
     return type(model).compute_loss is not keras.Model.compute_loss
 
 
+def overrides_compute_metrics(model: keras.Model) -> bool:
+    """Return whether the model computes its metrics by a method of its own."""
+    return type(model).compute_metrics is not keras.Model.compute_metrics
+
+
 def overrides_train_step(model: keras.Model) -> bool:
     """Return whether the model brings a training step of its own."""
     return type(model).train_step is not keras.Model.train_step
