@@ -14,7 +14,7 @@ import numpy as np
 
 from kdist.distribute.held_values import Held
 from kdist.distribute.layout import Bucket, Rows
-from kdist.distribute.values import rows_writer
+from kdist.distribute.values import raw_variable, rows_writer
 from kdist.training.checkpoints.arrays import Block, Streamed, row_bounds
 from kdist.training.checkpoints.shards import Shard, SharedFolder, described
 
@@ -80,9 +80,9 @@ def restore_table(pieces: Sequence[Piece], blocks: Iterable[Block]) -> None:
 
 def write_no_rows(pieces: Sequence[Piece]) -> None:
     """Write none of the rows of a table's pieces, as if some were: see `canonical.prepare`."""
-    for bucket, held in pieces:
-        rows = np.zeros([0, *bucket.shape[1:]], bucket.dtype)
-        rows_writer(held)(np.zeros([0], np.int64), rows)
+    for bucket, variable in pieces:
+        rows = np.zeros([0, *bucket.shape[1:]], raw_variable(variable).dtype.as_numpy_dtype)
+        rows_writer(variable)(np.zeros([0], np.int64), rows)
 
 
 def _save_piece(piece: tuple[Bucket, Held], num_rows: int, folder: str, name: str) -> list[Shard]:
