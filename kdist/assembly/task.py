@@ -73,6 +73,7 @@ def _be_task(request: TaskRequest, link: LauncherLink) -> int:
     signals.install()
     if not config.verbose:
         tf.get_logger().setLevel(logging.CRITICAL)  # What is wrong reaches the user as an error.
+        runtime.hide_errors_of_deletion()
     runtime.configure(
         num_devices=max(1, request.num_devices),
         accelerators=request.accelerators,

@@ -1,6 +1,8 @@
 """TensorFlow's process-wide settings, made once, before any operation runs."""
 
+import sys
 from collections.abc import Sequence
+from typing import Any
 
 import keras
 import tensorflow as tf
@@ -48,3 +50,16 @@ def configure(
     keras.utils.set_random_seed(seed)
     if deterministic:
         tf.config.experimental.enable_op_determinism()
+
+
+def hide_errors_of_deletion() -> None:
+    """Let Python say nothing of errors that TensorFlow's objects meet when they are deleted.
+
+    Executors of a lost task meet its loss once more, after it was reported.
+    """
+
+    def hook(found: Any) -> None:
+        if not isinstance(found.exc_value, tf.errors.OpError):
+            sys.__unraisablehook__(found)
+
+    sys.unraisablehook = hook

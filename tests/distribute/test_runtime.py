@@ -87,3 +87,28 @@ def test_workers_add_up_as_configured(collective, monkeypatch):
     assert options.implementation.name == collective.upper()
     assert (resolver.task_type, resolver.task_id) == ("worker", 1)
     assert resolver.cluster_spec().as_dict() == {"worker": ["127.0.0.1:1", "127.0.0.1:2"]}
+
+
+class Ends:
+    """Raises when it is deleted."""
+
+    def __init__(self, error):
+        self.error = error
+
+    def __del__(self):
+        raise self.error
+
+
+@pytest.mark.parametrize(
+    ("error", "is_said"),
+    [(tf.errors.UnavailableError(None, None, "ps-1 is lost"), False), (ValueError("wrong"), True)],
+    ids=["of TensorFlow", "another"],
+)
+def test_a_lost_task_is_not_met_again_at_the_end(monkeypatch, error, is_said):
+    said = []
+    monkeypatch.setattr("sys.unraisablehook", None)
+    monkeypatch.setattr("sys.__unraisablehook__", said.append)
+    runtime.hide_errors_of_deletion()
+    ends = Ends(error)
+    del ends
+    assert bool(said) is is_said

@@ -6,7 +6,7 @@ import pytest
 
 from tests.e2e.kit import wait_until
 
-from .kit import HEARTBEAT_S, check_completed
+from .kit import HEARTBEAT_S, check_completed, held_at
 from .modes import MODES
 
 # tests/chaos has one short run of each mode.
@@ -67,9 +67,16 @@ def test_a_killed_task_costs_no_update(start, mode, task):
     ids=str,
 )
 def test_a_frozen_task_is_found_by_its_silence(start, mode, task):
-    faulty = start(mode)
-    assert faulty.wait_for_epochs(3)
+    others_go_on = task in mode.alone  # And would be done before the silence is noticed.
+    faulty = start(mode, *(held_at("on_epoch_end", 3) if others_go_on else ()))
+    if others_go_on:
+        faulty.wait_until_held()
+    else:
+        assert faulty.wait_for_epochs(3)
     struck_s = faulty.strike(task, signal.SIGSTOP)
+    if others_go_on:
+        wait_until(lambda: faulty.events_of("task_restarted"), 60, f"{task} is there again")
+        faulty.let_go()
     assert faulty.wait_until_recovered(struck_s) is not None
     result = check_completed(faulty)
     assert result["restarts"] == 1
