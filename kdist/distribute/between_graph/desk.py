@@ -79,20 +79,26 @@ class TicketDesk:
             if server.bucket_indices or index == 0
         ]
 
-    def take(self, most: tf.Tensor, unit: tf.Tensor) -> tf.Tensor:
+    def take(self, most: tf.Tensor, unit: tf.Tensor, whole: int) -> tf.Tensor:
         """Return a ticket's fields, an int64 vector.
 
         A ticket has a part of what is left, so that all workers end at about the same time.
 
         Args:
             most: int64 scalar, ids that one ticket may have.
-            unit: int64 scalar, ids of one call of the runtime.
+            unit: int64 scalar, ids that it has a multiple of.
+            whole: Ids of a full call of the runtime, a multiple of `unit`: a ticket has a multiple
+                of them while there is a call left for everybody.
         """
 
         def deal() -> tf.Tensor:
             kind, next_id, end, base, version, is_closed = tf.unstack(self.opened.read_value())
             left = end - next_id
-            fair = tf.minimum(most, left // (2 * self.num_workers)) // unit * unit
+            half = left // (2 * self.num_workers)
+            calls = tf.minimum(most, tf.maximum(half, whole)) // whole * whole
+            steps = tf.minimum(most, half) // unit * unit
+            is_long = tf.logical_and(most >= whole, left >= whole * self.num_workers)
+            fair = tf.where(is_long, calls, steps)
             behind = next_id + tf.minimum(left, tf.maximum(fair, unit))
             with tf.control_dependencies(
                 [self.opened.assign(tf.stack([kind, behind, end, base, version, is_closed]))]

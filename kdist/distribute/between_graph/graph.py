@@ -1,6 +1,7 @@
 """The graph of a worker that is its own client: store, desk, and what the worker runs."""
 
 import contextlib
+import functools
 import itertools
 import zlib
 from collections.abc import Callable, Iterator
@@ -190,7 +191,8 @@ class WorkerGraph:
             v1.placeholder(tf.int64, []) for _ in "1234"
         )
         self.fields_fed = v1.placeholder(tf.int64, [len(Opened._fields)])
-        self.take = call(self.desk.take, self.most_fed, self.unit_fed)
+        take = functools.partial(self.desk.take, whole=self.unit)
+        self.take = call(take, self.most_fed, self.unit_fed)
         self.open = call(self.desk.open, self.fields_fed)
         self.cut = call(self.desk.cut)
         index = tf.constant(self.seat.share.worker_index, tf.int64)
