@@ -208,7 +208,7 @@ def _lost_logs(model: keras.Model, x: Any, y: Any, y_pred: Any, weights: Any) ->
     if not keras_adapter.overrides_compute_metrics(model):
         return ()
     returned = model.compute_metrics(x, y, y_pred, sample_weight=weights)
-    lost = sorted({*returned} - {*model.get_metrics_result()})
+    lost = sorted({*(returned or ())} - {*model.get_metrics_result()})
     model.reset_metrics()
     if not lost:
         return ()

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from kdist.distribute.held_values import Held
-from kdist.training.checkpoints import files, shards
+from kdist.training.checkpoints import canonical, files, shards
 from kdist.training.checkpoints.arrays import Streamed
 from kdist.training.checkpoints.canonical import capture, restore
 from kdist.training.checkpoints.folder import CheckpointFolder, CheckpointWriteError
@@ -151,6 +151,13 @@ def test_tables_are_copied_only_where_there_is_room(tables):
     needed = 3 * 2500 * 8 * 4  # The table and Adam's two slots, of one server.
     for copy_bytes, is_live in ((needed, False), (needed - 1, True), (0, True)):
         assert capture(run.model, run.loop.store, copy_bytes=copy_bytes).is_live == is_live
+
+
+def test_what_the_first_checkpoint_would_wait_for_is_done_before(tables, monkeypatch):
+    run, written = tables.prepare(2), []
+    monkeypatch.setattr(canonical, "write_no_rows", lambda pieces: written.append(len(pieces)))
+    canonical.prepare(run.model, run.loop.store, copy_bytes=1 << 20)
+    assert written == [2, 2, 2]  # The table and Adam's two slots, each on two servers.
 
 
 def test_a_table_that_only_servers_hold_passes_through_in_blocks(tables, tmp_path):

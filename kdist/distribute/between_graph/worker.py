@@ -32,6 +32,7 @@ class StepWorker:
         self._size = TicketSize(graph.unit)
         self._version = -1
         self._session: Any = None
+        self._values: GraphValues | None = None
         self._calls: dict[tuple[int, int], Callable[..., Any]] = {}
 
     # the session
@@ -78,6 +79,7 @@ class StepWorker:
         """
         with self._new_session(self.graph.graph, is_optimized=False) as plain:
             plain.run(self.graph.initialize_shared)
+        assert self._values is not None
         self._values.fill_all()
         self.store.read_from_model()
         self.write_frozen()
@@ -115,8 +117,10 @@ class StepWorker:
 
     def close(self) -> None:
         """Close the session."""
-        if self._session is not None:
+        if self._values is not None:
             self._values.close()
+            self._values = None
+        if self._session is not None:
             self._session.close()
             self._session = None
 

@@ -8,7 +8,6 @@ import json
 import os
 import sys
 import threading
-import time
 
 os.environ["TF_CPP_MIN_LOG_LEVEL"] = "2"
 os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
@@ -20,6 +19,7 @@ import numpy as np
 from kdist.cluster.spec import ClusterSpec
 from kdist.cluster.task import TaskType
 from kdist.distribute.inner_loop import never_stop
+from tests.e2e.kit import wait_until
 from tests.engine.harness import numpy_weights
 from tests.ps.models import (
     BATCH_SIZE,
@@ -64,8 +64,11 @@ class SlowTraining:
         """Ask as soon as the servers have applied so many steps, in the middle of dispatches."""
 
         def wait() -> None:
-            while int(self.store.num_applied.numpy()) < num_applied:
-                time.sleep(0.002)
+            wait_until(
+                lambda: int(self.store.num_applied.numpy()) >= num_applied,
+                60,
+                f"servers have applied {num_applied} steps",
+            )
             for request in requests:
                 ask(request)
 
