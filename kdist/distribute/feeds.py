@@ -1,6 +1,6 @@
 """How batches get into a call of several steps: read inside the graph, or handed in as a run."""
 
-from collections.abc import Iterator
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import tensorflow as tf
@@ -22,8 +22,12 @@ class Feed(Protocol):
         """Return the specs of the arguments, or `None` where they cannot be named."""
         ...
 
-    def batches(self, num_steps: int, *arguments: Any) -> Iterator[Any]:
-        """Yield `(x, y, sample_weight, num_global_rows)` tensors of each step, while tracing."""
+    def reader(self, *arguments: Any) -> Callable[[tf.Tensor], Any]:
+        """Return what yields the batch of each step of a call, while tracing.
+
+        It takes an int64 scalar, the step's place in the call, and returns the tensors `(x, y,
+        sample_weight, num_global_rows)`.
+        """
         ...
 
 
@@ -54,11 +58,10 @@ class IteratorFeed:
     def signature(self) -> None:
         """Return nothing: an iterator's spec is found from the iterator."""
 
-    def batches(self, num_steps: int, *arguments: Any) -> Iterator[Any]:
-        """Yield the iterator's next elements."""
+    def reader(self, *arguments: Any) -> Callable[[tf.Tensor], Any]:
+        """Return a function that reads the iterator's next element."""
         (iterator,) = arguments
-        for _ in range(num_steps):
-            yield next(iterator)
+        return lambda _: next(iterator)
 
 
 class RunFeed:
@@ -94,12 +97,14 @@ class RunFeed:
         num_rows = tf.TensorSpec([None], tf.int64)
         return (*self._source.element_spec, num_rows), tf.TensorSpec([], tf.int64)
 
-    def batches(self, num_steps: int, *arguments: Any) -> Iterator[Any]:
-        """Yield slices of the run, from the position on."""
+    def reader(self, *arguments: Any) -> Callable[[tf.Tensor], Any]:
+        """Return a function that cuts batches out of the run, from the position on."""
         (*rows, num_global_rows), position = arguments
         lo, hi = block_bounds(num_global_rows, self._share)
-        for index in range(num_steps):
-            batch = position + index
+
+        def batch_of(step: tf.Tensor) -> Any:
+            batch = position + step
             block = slice(lo[batch], hi[batch])
-            cut = tf.nest.map_structure(lambda leaf, block=block: leaf[block], rows)
-            yield (*cut, num_global_rows[batch])
+            return (*tf.nest.map_structure(lambda leaf: leaf[block], rows), num_global_rows[batch])
+
+        return batch_of

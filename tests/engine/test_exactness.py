@@ -2,7 +2,9 @@
 
 import pytest
 
-from .cases import CASES
+from kdist.distribute.replica_step import ReplicaStep
+
+from .cases import CASES, ROWS, adam, dense
 from .harness import assert_same, fit, train
 
 # What others of the cases hold, too, or is long for what it adds.
@@ -20,3 +22,13 @@ def test_replicas_and_single_equal_plain_keras(name):
     assert_same(single, reference, tolerance=case.tolerance)
     mirrored = train(case.build, case.data, replicas=case.replicas, **shared, **case.mirrored)
     assert_same(mirrored, reference, tolerance=case.tolerance)
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_calls_of_any_number_of_steps_take_one_trace(replicas, monkeypatch):
+    traces, trace = [], ReplicaStep.train
+    monkeypatch.setattr(
+        ReplicaStep, "train", lambda self, *args: traces.append(self) or trace(self, *args)
+    )
+    train(dense(adam), ROWS, replicas=replicas, steps_per_execution=3)  # Calls of 3 and of 2.
+    assert len(traces) == 1
