@@ -45,24 +45,39 @@ def run_child(
     threading.Thread(
         target=_show_life, args=(link, interval_s), name="kdist-life", daemon=True
     ).start()
+    exit_code = 128 + signal.SIGINT
+    with contextlib.suppress(KeyboardInterrupt):  # It can come to a task that has just ended, too.
+        exit_code = _run_task(task_main, request, link, output, environment)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+    with contextlib.suppress(Exception):
+        sys.stdout.flush()
+        sys.stderr.flush()
+    _remove_generated_files()
+    os._exit(exit_code)
+
+
+def _run_task(
+    task_main: str,
+    request: TaskRequest,
+    link: PipeLink,
+    output: Connection,
+    environment: Mapping[str, str] | None,
+) -> int:
+    """Run the task, tell the launcher how it ended, and return its exit code."""
     try:
         _settle_in(request, output, environment)
         exit_code = int(import_task_main(task_main)(request, link))
         if exit_code == 0:  # Unlike a process that somebody ended on the way.
             link.send("finished", exit_code=0)
     except KeyboardInterrupt:
-        exit_code = 128 + signal.SIGINT
+        return 128 + signal.SIGINT
     except SystemExit as error:  # A task's own code returns; this is the user's.
         link.send("failed", **describe_failure(exit_call(error)))
-        exit_code = TrainingError.exit_code
+        return TrainingError.exit_code
     except BaseException as error:
         link.send("failed", **describe_failure(error))
-        exit_code = exit_code_of(error)
-    with contextlib.suppress(Exception):
-        sys.stdout.flush()
-        sys.stderr.flush()
-    _remove_generated_files()
-    os._exit(exit_code)
+        return exit_code_of(error)
+    return exit_code
 
 
 def _settle_in(
