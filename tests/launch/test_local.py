@@ -224,8 +224,10 @@ def test_workers_under_a_coordinator_are_restarted_by_default(launch, tmp_path):
 
 
 @pytest.mark.parametrize("task", ["chief-0", "worker-0"])
-def test_a_task_that_ends_well_before_it_is_done_has_failed(launch, task):
-    steps = {"chief-0": [["make_folder"], ["hang"]], "worker-0": [["hang"]]}
+def test_a_task_that_ends_well_before_it_is_done_has_failed(launch, task, tmp_path):
+    made = str(tmp_path / "made")
+    chief = [["make_folder"], ["append", made, "x"], ["hang"]]
+    steps = {"chief-0": chief, "worker-0": [["wait_for", made], ["hang"]]}
     steps[task] = [*steps[task][:-1], ["leave", 0]]
     done = launch(steps, counts={"worker": 1})
     assert done.run.exit_code == 1
