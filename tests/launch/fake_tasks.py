@@ -38,6 +38,20 @@ def _kill(request, link, name):
     time.sleep(60)
 
 
+class _InterruptedWhenAsked(str):
+    """A module's name: asking how it begins, as the end of a process does, is interrupted."""
+
+    __hash__ = str.__hash__
+
+    def startswith(self, *args):
+        os.kill(os.getpid(), signal.SIGINT)
+        return super().startswith(*args)
+
+
+def _be_interrupted_at_the_end(request, link):
+    sys.modules[_InterruptedWhenAsked("interrupting")] = sys
+
+
 def _wait_for(request, link, path, num_lines=1):
     deadline_s = time.monotonic() + 60
     while time.monotonic() < deadline_s:
@@ -140,6 +154,7 @@ STEPS = {
     "kill": _kill,
     "append": _append,
     "wait_for": _wait_for,
+    "be_interrupted_at_the_end": _be_interrupted_at_the_end,
     "hang": lambda request, link: time.sleep(600),
     "ignore": lambda request, link, name: (
         signal.signal(getattr(signal, name), signal.SIG_IGN),

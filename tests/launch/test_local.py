@@ -235,6 +235,14 @@ def test_a_task_that_ends_well_before_it_is_done_has_failed(launch, task, tmp_pa
     assert done.result()["status"] == "failed"
 
 
+def test_an_interrupt_of_a_task_that_has_ended_says_nothing(launch):
+    steps = [["be_interrupted_at_the_end"], ["raise", "ValueError", "the cause"]]
+    done = launch({"chief-0": steps})
+    assert (done.run.exit_code, done.run.cause.exit_code) == (1, 1)
+    assert (done.stdout, done.stderr.count("Traceback")) == ("", 0)
+    assert done.stderr.startswith("Error (chief-0): ValueError: the cause\n")
+
+
 def test_a_crash_after_the_end_is_no_failure(launch):
     finished = ["send", "finished", {"exit_code": 0}]
     done = launch({"chief-0": [["make_folder"], finished, ["kill", "SIGABRT"]]})
