@@ -60,7 +60,10 @@ class Client:
     def serve(self) -> None:
         """Start this task's TensorFlow server, which runs its share of every session."""
         self._server = start_server(
-            self._request.spec, self._request.task, accelerators=self._request.accelerators
+            self._request.spec,
+            self._request.task,
+            accelerators=self._request.accelerators,
+            serves_calls=False,
         )
 
     def loop_maker(

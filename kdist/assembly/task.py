@@ -88,7 +88,8 @@ def _be_task(request: TaskRequest, link: LauncherLink) -> int:
     link = _ReadyLink(link, cluster)
     if isinstance(cluster, PeerLink) and hosts:
         signals.begin(cluster.ask_to_stop)
-        return _host(request, cluster, link)
+        serves_calls = traits.needs_coordinator or config.command == "program"
+        return _host(request, cluster, link, serves_calls=serves_calls)
     exit_code, has_ended = 1, False
     try:
         if config.command == "program":
@@ -143,13 +144,15 @@ class _ReadyLink:
         self._link.send(event, **fields)
 
 
-def _host(request: TaskRequest, cluster: PeerLink, link: LauncherLink) -> int:
+def _host(
+    request: TaskRequest, cluster: PeerLink, link: LauncherLink, *, serves_calls: bool
+) -> int:
     """Lend this process to the chief as a TensorFlow server, until the run ends.
 
     A chief that failed has said so itself; this task did its part, unless it is to start again or
     the run was stopped.
     """
-    server = start_server(request.spec, request.task)
+    server = start_server(request.spec, request.task, serves_calls=serves_calls)
     link.send("task_ready", address=server.target)
     exit_code = cluster.wait_done()
     return exit_code if exit_code in (PeerLostError.exit_code, *EXIT_CODES.values()) else 0

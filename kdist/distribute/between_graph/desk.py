@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from kdist.distribute.server_store import WINDOW, ServerStore
+from kdist.distribute.server_store import WINDOW, Server, ServerStore
 
 TRAIN, EVALUATE, TURNS = 0, 1, 2
 
@@ -55,7 +55,16 @@ class Ticket(NamedTuple):
 
 
 class TicketDesk:
-    """Variables of the desk, and operations on them."""
+    """Variables of the desk, and operations on them.
+
+    Attributes:
+        num_workers: Workers that fetch tickets.
+        device: Of the first server, which holds the desk.
+        is_ready, notes: What the chief tells the others.
+        opened: What is dealt from: the fields of `Opened`.
+        arrived: By worker, how often it has come.
+        holders: The servers that take part in every step.
+    """
 
     def __init__(self, store: ServerStore, *, num_workers: int):
         """Create the desk on the store's first server.
@@ -66,14 +75,14 @@ class TicketDesk:
         """
         self._store = store
         self.num_workers = num_workers
-        self._device = store.servers[0].device
-        with tf.device(self._device):
+        self.device = store.servers[0].device
+        with tf.device(self.device):
             self.is_ready = tf.Variable(tf.constant(0, tf.int64))
             self.notes = tf.Variable(tf.constant(""))
             self.opened = tf.Variable(tf.zeros([len(Opened._fields)], tf.int64))
             self.arrived = tf.Variable(tf.zeros([num_workers], tf.int64))
             self._lock = tf.CriticalSection(shared_name="kdist_desk")
-        self._holders = [
+        self.holders = [
             server
             for index, server in enumerate(store.servers)
             if server.bucket_indices or index == 0
@@ -129,25 +138,26 @@ class TicketDesk:
 
     def arrive(self, worker_index: tf.Tensor) -> tf.Tensor:
         """Say that a worker is there; one that comes back says so again."""
-        with tf.device(self._device):
+        with tf.device(self.device):
             one = tf.constant([1], tf.int64)
             self.arrived.scatter_nd_add([[worker_index]], one)
             return tf.constant(0)
 
-    def applied(self, first: tf.Tensor, end: tf.Tensor) -> tf.Tensor:
-        """Return which of the steps `[first, end)` all servers have applied, to the last bit.
+    def applied(self, server: Server, first: tf.Tensor, end: tf.Tensor) -> tf.Tensor:
+        """Return which of the steps `[first, end)` a server has applied, to the last bit.
 
-        Whoever reads it has seen each server's lock free after that.
+        Whoever reads it has seen the server's lock free after that.
+
+        Args:
+            server: One of `holders`.
+            first: int64 scalar.
+            end: int64 scalar.
         """
-        known = [
-            self._known(server.lock, server.device, server.applied, first, end)
-            for server in self._holders
-        ]
-        return tf.reduce_all(tf.stack(known), axis=0)
+        return self._known(server.lock, server.device, server.applied, first, end)
 
     def evaluated(self, first: tf.Tensor, end: tf.Tensor) -> tf.Tensor:
         """Return which of these evaluation ids have been counted."""
-        server = self._holders[0]
+        server = self.holders[0]
         return self._known(server.lock, server.device, self._store.tallies.evaluated, first, end)
 
     @staticmethod
@@ -157,7 +167,7 @@ class TicketDesk:
             return lock.execute(lambda: tf.equal(tf.gather(window, ids % WINDOW), ids))
 
     def _locked(self, function: Any) -> tf.Tensor:
-        with tf.device(self._device):
+        with tf.device(self.device):
             return self._lock.execute(function)
 
 

@@ -4,11 +4,8 @@ import time
 from collections.abc import Callable
 
 from kdist.distribute.between_graph.desk import TURNS, Ticket
+from kdist.distribute.between_graph.pauses import pause_s
 from kdist.distribute.between_graph.worker import StepWorker
-
-_POLL_S = 0.002
-# Approached within a second in which nothing is open: a poll costs a millisecond of CPU.
-_IDLE_POLL_S = 0.05
 
 
 def follow(
@@ -44,18 +41,17 @@ def follow(
 
 
 def _take_until_closed(worker: StepWorker, check_cluster: Callable[[], None]) -> int:
-    num_ids, idle_s, stretch = 0, _POLL_S, None
+    num_ids, stretch, since_s = 0, None, time.monotonic()
     while not (ticket := worker.take()).is_closed:
         check_cluster()
         if ticket.num_ids:
             worker.run(ticket)
-            num_ids, idle_s = num_ids + ticket.num_ids, _POLL_S
+            num_ids, since_s = num_ids + ticket.num_ids, time.monotonic()
         elif ticket.kind == TURNS and ticket.base != stretch:
-            stretch, idle_s = ticket.base, _POLL_S
             _take_turns(worker, ticket)
+            stretch, since_s = ticket.base, time.monotonic()
         else:
-            time.sleep(idle_s)
-            idle_s = min(_IDLE_POLL_S, idle_s * 1.05)
+            time.sleep(pause_s(time.monotonic() - since_s))
     return num_ids
 
 

@@ -1,7 +1,6 @@
 """The graph of a worker that is its own client: store, desk, and what the worker runs."""
 
 import contextlib
-import functools
 import itertools
 import zlib
 from collections.abc import Callable, Iterator
@@ -10,7 +9,8 @@ from typing import Any
 import tensorflow as tf
 
 from kdist.distribute.between_graph.copies import Copies, captured_constants, give_constants
-from kdist.distribute.between_graph.desk import EVALUATE, TRAIN, TURNS, Opened, TicketDesk
+from kdist.distribute.between_graph.desk import EVALUATE, TRAIN, TURNS, TicketDesk
+from kdist.distribute.between_graph.desk_calls import DeskCalls
 from kdist.distribute.between_graph.local_data import local_data
 from kdist.distribute.between_graph.seat import Seat
 from kdist.distribute.between_graph.turns import ClientAggregation, Shares
@@ -29,7 +29,7 @@ class WorkerGraph:
     Attributes:
         graph: What a session runs.
         store, aux: The parameters, and the layout of what rides with gradients.
-        desk: The ticket desk.
+        desk, desk_calls: The ticket desk, and what this worker runs there.
         frozen, constants: What steps read and never write.
         constant_values: First values of `constants`.
         data: What reads batches, by kind.
@@ -110,7 +110,10 @@ class WorkerGraph:
             }
             if self.turns is not None:
                 self.turns.build()
-            self._build_desk_operations()
+            self._build_initializers()
+        with self._scope():
+            worker = seat.share.worker_index
+            self.desk_calls = DeskCalls(self.desk, whole=self.unit, worker_index=worker)
 
     @contextlib.contextmanager
     def _scope(self) -> Iterator[None]:
@@ -182,25 +185,8 @@ class WorkerGraph:
         scalar = tf.TensorSpec([], tf.int64)
         return tf.function(take_turns, autograph=False).get_concrete_function(scalar, scalar)
 
-    def _build_desk_operations(self) -> None:
-        def call(function: Any, *arguments: Any) -> Any:
-            return tf.function(function, autograph=False)(*arguments)
-
+    def _build_initializers(self) -> None:
         v1 = tf.compat.v1
-        self.most_fed, self.unit_fed, self.lo_fed, self.hi_fed = (
-            v1.placeholder(tf.int64, []) for _ in "1234"
-        )
-        self.fields_fed = v1.placeholder(tf.int64, [len(Opened._fields)])
-        take = functools.partial(self.desk.take, whole=self.unit)
-        self.take = call(take, self.most_fed, self.unit_fed)
-        self.open = call(self.desk.open, self.fields_fed)
-        self.cut = call(self.desk.cut)
-        index = tf.constant(self.seat.share.worker_index, tf.int64)
-        self.arrive = call(self.desk.arrive, index)
-        self.known = {
-            TRAIN: call(self.desk.applied, self.lo_fed, self.hi_fed),
-            EVALUATE: call(self.desk.evaluated, self.lo_fed, self.hi_fed),
-        }
         self.refreshed = self.frozen.refresh(), self.constants.refresh()
         local = [v for data in self.data.values() for v in data.variables]
         local += self.frozen.local_variables + self.constants.local_variables

@@ -13,6 +13,7 @@ import tensorflow as tf
 
 from kdist.distribute.between_graph.desk import EVALUATE, TRAIN, Opened, Ticket
 from kdist.distribute.between_graph.following import follow
+from kdist.distribute.between_graph.pauses import pause_s
 from kdist.distribute.between_graph.worker import StepWorker
 from kdist.distribute.data.source import BatchSource
 from kdist.distribute.evaluation import SUMS, EpochLogs, restored
@@ -23,7 +24,6 @@ from kdist.distribute.store import fingerprint
 from kdist.distribute.values import to_numpy, write
 from kdist.errors import TaskTimeoutError
 
-_POLL_S = 0.002
 _START_POLL_S = 0.01
 PROGRESS_EVERY_S = 0.5
 # Without progress for so long, or for so many of its own tickets' time, the chief computes what is
@@ -173,7 +173,7 @@ class BetweenGraphLoop:
                     one = opened.next_id + int(offset)
                     self._worker.run(self._redone(opened, one))
             self._check_cluster()
-            time.sleep(_POLL_S)
+            time.sleep(pause_s(time.monotonic() - since_s))
 
     @staticmethod
     def _redone(opened: Opened, one: int) -> Ticket:

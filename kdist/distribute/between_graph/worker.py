@@ -8,7 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 from kdist.distribute.between_graph.copies import as_arrays
-from kdist.distribute.between_graph.desk import TRAIN, TURNS, Ticket, as_ticket
+from kdist.distribute.between_graph.desk import TRAIN, TURNS, Opened, Ticket
 from kdist.distribute.between_graph.graph import WorkerGraph
 from kdist.distribute.between_graph.reach import wait_for_servers
 from kdist.distribute.between_graph.ticket_size import TicketSize
@@ -113,7 +113,7 @@ class StepWorker:
 
     def arrive(self) -> None:
         """Tell the chief that this worker takes tickets from now on."""
-        self._session.run(self.graph.arrive)
+        self.graph.desk_calls.arrive(self._session)
 
     def close(self) -> None:
         """Close the session."""
@@ -128,21 +128,20 @@ class StepWorker:
 
     def take(self) -> Ticket:
         """Return the next ticket; one without ids where nothing is open or left."""
-        feeds = {self.graph.most_fed: self._size.most, self.graph.unit_fed: self._size.unit}
-        return as_ticket(self._session.run(self.graph.take, feeds))
+        size = self._size
+        return self.graph.desk_calls.take(self._session, most=size.most, unit=size.unit)
 
     def cut(self) -> int:
         """Let nobody take any more of what is open; return the id behind the last one taken."""
-        return int(self._session.run(self.graph.cut))
+        return self.graph.desk_calls.cut(self._session)
 
-    def open_desk(self, fields: Any) -> None:
-        """Let everybody take what `fields` (`Opened`) say."""
-        self._session.run(self.graph.open, {self.graph.fields_fed: np.asarray(fields, np.int64)})
+    def open_desk(self, fields: Opened) -> None:
+        """Let everybody take what `fields` say."""
+        self.graph.desk_calls.open(self._session, fields)
 
     def known(self, kind: int, first: int, end: int) -> np.ndarray:
         """Return which of the ids `[first, end)` are done on all servers: a bool vector."""
-        graph = self.graph
-        return self._session.run(graph.known[kind], {graph.lo_fed: first, graph.hi_fed: end})
+        return self.graph.desk_calls.known(self._session, kind, first, end)
 
     def run(self, ticket: Ticket) -> None:
         """Compute a ticket's ids, in order."""
