@@ -1,5 +1,6 @@
 """Puts model, data and strategy together into the inner loop of a mode."""
 
+import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -180,11 +181,16 @@ def _own_step_engine(
     after_build: Callable[[keras.Model], None],
 ) -> Engine:
     """Return the engine of a model whose `train_step` or `test_step` is its own."""
-    x, _, _ = source.first_batch(rows_to_build_on(model))
+    x, y, sample_weight = source.first_batch(rows_to_build_on(model))
     try:
         y_pred = call_model(model, x, training=False)
     except NotImplementedError:
         y_pred = None  # A train_step that calls parts of the model needs no call of the whole.
+    if share.num_replicas > 1 and y_pred is not None:
+        # What compile() was given may make its variables in the first step, where no replica could
+        # have its own. A step need not use it, nor the data suit it.
+        with contextlib.suppress(ConfigError):
+            build_on_batch(model, x, y, none_if_empty(sample_weight))
     release(model)
     after_build(model)
     structure = analyse(model, y_pred, carries_seeds=True)

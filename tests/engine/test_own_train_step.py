@@ -97,3 +97,22 @@ def test_several_replicas_run_it_with_leave_and_the_panel_says_what_is_lost():
     assert "may be summed instead of averaged" in outcome.engine.notes[0]
     assert np.isfinite(outcome.history["norm"]).all()
     assert outcome.trainer.state.examples_seen == 66
+
+
+@keras.saving.register_keras_serializable("test")
+class AsKeras(Doubled):
+    def train_step(self, data):
+        return keras.Model.train_step(self, data)
+
+
+@pytest.mark.parametrize("metric", ["accuracy", "sparse_top_k_categorical_accuracy"])
+def test_several_replicas_have_metrics_that_are_made_with_the_first_step(metric):
+    def compiled():
+        model = AsKeras()
+        model.compile("sgd", loss=LOGITS, metrics=[metric])
+        return model
+
+    outcome = train(
+        compiled, ROWS, replicas=2, batch_size=8, strategy={"allow_custom_train_step": True}
+    )
+    assert all(0 < value <= 1 for value in outcome.history[metric])
