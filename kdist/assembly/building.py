@@ -45,8 +45,12 @@ class Builder:
         """Let live objects take the place of `_target_`s (`kdist.fit`)."""
         self._objects = objects
 
-    def data(self, share: WorkerShare) -> Sources:
+    def data(self, share: WorkerShare, *, batch_is_global: bool = True) -> Sources:
         """Call the data function and check what it returns.
+
+        Args:
+            share: This task's place among the workers.
+            batch_is_global: See `StrategyTraits`.
 
         Raises:
             ConfigError: If it returns no parts, or a part cannot be trained on.
@@ -67,6 +71,7 @@ class Builder:
             cache_bytes=data.cache_bytes,
             steps_per_epoch=config.steps_per_epoch or config.limit_batches,
             share=share,
+            batch_is_global=batch_is_global,
         )
         train = make_source(
             parts["train"], settings=settings, class_weight=config.class_weight, key="data.train"

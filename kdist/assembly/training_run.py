@@ -115,7 +115,9 @@ class TrainingRun:
             client.serve()
         if request.objects is not None:  # Only now: they may create variables.
             self._builder.use(pickle.loads(request.objects))
-        sources = self._builder.data(client.share if client else share)
+        sources = self._builder.data(
+            client.share if client else share, batch_is_global=self._traits.batch_is_global
+        )
         check_enough_examples(sources.train, count.num_workers, key="data.train")
         plan = count.plan(sources)
         if share.num_workers > 1:

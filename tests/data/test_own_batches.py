@@ -154,6 +154,13 @@ def test_per_worker_batches_are_each_workers_own():
     assert "its own affair" in " ".join(source.warnings[0].split())
 
 
+def test_workers_whose_batches_are_updates_of_their_own_have_whole_ones():
+    share = WorkerShare(worker_index=1, num_workers=2)
+    source = source_of(by_context, share=share, batch_is_global=False)
+    elements = read(source, 9, share=share, repeat=False)
+    assert [e[1].tolist() for e in elements] == [[1, 3, 5, 7, 9, 11]]
+
+
 def test_per_worker_class_weights_and_first_batch():
     source = source_of(by_context, class_weight={3: 5.0})
     assert read(source, 1)[0][2].tolist() == [1, 1, 1, 5, 1, 1, 1, 1]

@@ -33,8 +33,10 @@ class PerWorkerSource:
         *,
         class_weight: Any,
         key: str,
+        batch_is_global: bool = True,
     ) -> None:
         """Assign; `per_worker_source` checks first."""
+        self._batch_is_global = batch_is_global
         self.warnings: tuple[str, ...] = ()
         self.batches_per_pass: int | None = None
         self.element_spec: Any = None
@@ -52,7 +54,9 @@ class PerWorkerSource:
         context = tf.distribute.InputContext(
             num_input_pipelines=share.num_workers,
             input_pipeline_id=share.worker_index,
-            num_replicas_in_sync=share.num_replicas,
+            num_replicas_in_sync=(
+                share.num_replicas if self._batch_is_global else share.replicas_per_worker
+            ),
         )
         dataset = self._make_dataset(context)
         if not isinstance(dataset, tf.data.Dataset):
@@ -118,7 +122,12 @@ def per_worker_source(
             f"{key} is a function that must take one argument, a tf.distribute.InputContext. "
             f"Received: {getattr(make_dataset, '__name__', make_dataset)!r} ({error})."
         ) from error
-    source = PerWorkerSource(make_dataset, class_weight=class_weight, key=key)
+    source = PerWorkerSource(
+        make_dataset,
+        class_weight=class_weight,
+        key=key,
+        batch_is_global=settings.batch_is_global,
+    )
     share = settings.share
     counts = []
     for worker_index in range(share.num_workers):

@@ -22,6 +22,8 @@ class DataSettings:
         cache_bytes: Up to this size a finite tf.data.Dataset is held in memory.
         steps_per_epoch: What the user asked for; needed for data without end.
         share: This task's place among the workers.
+        batch_is_global: Whether the batches of all workers make an update together; where they do
+            not, each worker's is an update of its own.
     """
 
     batch_size: int = 64
@@ -30,6 +32,7 @@ class DataSettings:
     cache_bytes: int = 1 << 30
     steps_per_epoch: int | None = None
     share: WorkerShare = field(default_factory=WorkerShare)
+    batch_is_global: bool = True
 
     def __post_init__(self) -> None:
         """Refuse sizes that no run could use."""
