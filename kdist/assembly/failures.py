@@ -6,6 +6,7 @@ import tensorflow as tf
 
 from kdist.assembly.cluster_link import ClusterLink
 from kdist.cluster.task import Task
+from kdist.config.importing import where_users_code_failed
 from kdist.distribute.structure import first_lines, without_keras_frame
 from kdist.errors import KdistError, PeerLostError, TrainingError
 
@@ -43,7 +44,8 @@ def as_kdist_error(error: Exception) -> KdistError:
     if isinstance(error, tf.errors.OpError):
         return TrainingError(_op_message(error))
     text = first_lines(error, _MAX_MESSAGE_CHARS)
-    return TrainingError(f"{type(error).__name__}: {text}" if text else type(error).__name__)
+    told = f"{type(error).__name__}: {text}" if text else type(error).__name__
+    return TrainingError(told + where_users_code_failed(error))
 
 
 def _op_message(error: tf.errors.OpError) -> str:

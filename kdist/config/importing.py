@@ -3,11 +3,15 @@
 import difflib
 import importlib
 import sys
+import sysconfig
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from kdist.errors import ConfigError
+
+# Where code lives that no user wrote: kdist, Python's library, and what has no file.
+_NOT_USERS = (f"{Path(__file__).parents[1]}/", f"{sysconfig.get_path('stdlib')}/", "<")
 
 
 def import_object(path: str, key: str) -> Any:
@@ -63,6 +67,20 @@ def where_raised(error: BaseException) -> str:
     while trace.tb_next is not None:
         trace = trace.tb_next
     return f" ({trace.tb_frame.f_code.co_filename}, line {trace.tb_lineno})"
+
+
+def where_users_code_failed(error: BaseException) -> str:
+    """Return " (file, line n)" of the last line of the user's own that an error came through.
+
+    That is the innermost one outside of kdist and of installed packages; "" if there is none.
+    """
+    found, trace = "", error.__traceback__
+    while trace is not None:
+        path = trace.tb_frame.f_code.co_filename
+        if not (path.startswith(_NOT_USERS) or "-packages" in path):
+            found = f" ({path}, line {trace.tb_lineno})"
+        trace = trace.tb_next
+    return found
 
 
 def _import_module(name: str, spot: str) -> bool:
