@@ -29,6 +29,7 @@ from kdist.errors import ConfigError
 from kdist.launch.request import TaskRequest
 from kdist.records.atomic import replacing, write_text_atomically
 from kdist.records.resumption import folder_of
+from kdist.training.own_objects import targets_of
 from kdist.training.saving import load_model, model_of_checkpoint, needs_checkpoint
 
 _SILENT: Any = 0  # Keras takes 0 and "auto"; its annotations say text.
@@ -50,7 +51,8 @@ def run(config: Config, request: TaskRequest) -> int:
         model = model_of_checkpoint(path, Builder(config, ()).model, key="run")
     else:
         named = _named_functions(config) if is_compiled else {}
-        model = load_model(path, is_compiled=is_compiled, custom_objects=named)
+        targets = targets_of(request.config)
+        model = load_model(path, is_compiled=is_compiled, targets=targets, custom_objects=named)
     folder = folder_of(path)
     actions = {"evaluate": evaluate, "predict": predict, "export": export}
     actions[config.command](model, folder, config, request)

@@ -1,6 +1,7 @@
 """Writing and reading models: `model.keras`, weights to start from, exports."""
 
 import contextlib
+import re
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from kdist.records.atomic import replacing
 from kdist.training.checkpoints.canonical import restore_variables
 from kdist.training.checkpoints.find import find_checkpoint
 from kdist.training.optimizer_view import OptimizerView
+from kdist.training.own_objects import own_objects, targets_of_run
 
 
 def save_model(model: keras.Model, store: Store, view: OptimizerView, path: Path) -> None:
@@ -87,13 +89,19 @@ def _zeros(described: str) -> Any:
 
 
 def load_model(
-    path: Path, *, is_compiled: bool = False, custom_objects: Mapping[str, Any] | None = None
+    path: Path,
+    *,
+    is_compiled: bool = False,
+    targets: Mapping[str, str] | None = None,
+    custom_objects: Mapping[str, Any] | None = None,
 ) -> keras.Model:
-    """Return the model of a run folder or a `.keras` file.
+    """Return the model of a run folder or a `.keras` file, with the user's own classes.
 
     Args:
         path: The folder or the file.
         is_compiled: Restore optimizer, loss and metrics too.
+        targets: Dotted paths by key whose modules know the user's own classes, before those that
+            the run's config.yaml names.
         custom_objects: What names in the file stand for, where Keras cannot know.
 
     Raises:
@@ -102,15 +110,26 @@ def load_model(
     file = path / "model.keras" if path.is_dir() else path
     if not file.is_file():
         raise ConfigError(f"run={path} holds no model: {file} does not exist. Name a finished run.")
+    own = own_objects(file, [targets or {}, targets_of_run(path)], is_compiled=is_compiled)
+    known = {**own.found, **(custom_objects or {})}
     try:
-        model: Any = keras.saving.load_model(
-            file, compile=is_compiled, custom_objects=dict(custom_objects or {})
-        )
+        model: Any = keras.saving.load_model(file, compile=is_compiled, custom_objects=known)
         return model
-    except (OSError, ValueError, TypeError, KeyError) as error:
+    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+        missing = [name for name in own.missing if name not in known]
         raise ConfigError(
-            f"{file} cannot be read as a Keras model: {first_lines(error)}"
+            f"{file} cannot be read as a Keras model: "
+            f"{own.advice() if missing else _cause(error)}"
         ) from error
+
+
+def _cause(error: BaseException) -> str:
+    """Return why Keras cannot make an object, and of which class, without the file's content."""
+    outer, _, inner = str(error).rpartition("\n\nException encountered: ")
+    classes = re.findall(r"<class '([\w.]+)'> could not be deserialized", outer)
+    said = inner.partition(" Full object config:")[0].partition("\n\nconfig=")[0]
+    text = first_lines(ValueError(said))
+    return f"{classes[-1]} could not be made from its configuration: {text}" if classes else text
 
 
 def start_from(model: keras.Model, path: Path) -> None:
@@ -128,7 +147,12 @@ def start_from(model: keras.Model, path: Path) -> None:
         raise ConfigError(f"init_from={path} does not exist. Name a run folder or a weights file.")
     try:
         if file.suffix == ".keras":
-            source: Any = keras.saving.load_model(file, compile=False)
+            own = own_objects(file, [targets_of_run(path)], is_compiled=False)
+            if own.missing:  # Where to put the weights, the model that is there knows.
+                model.load_weights(file)
+                return
+            known = dict(own.found)
+            source: Any = keras.saving.load_model(file, compile=False, custom_objects=known)
             model.set_weights(source.get_weights())
         else:
             model.load_weights(file)
