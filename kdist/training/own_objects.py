@@ -3,7 +3,7 @@
 import json
 import sys
 import zipfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -86,7 +86,11 @@ def targets_of(content: Mapping[str, Any]) -> dict[str, str]:
 
 
 def own_objects(
-    file: Path, targets: Sequence[Mapping[str, str]], *, is_compiled: bool
+    file: Path,
+    targets: Sequence[Mapping[str, str]],
+    *,
+    is_compiled: bool,
+    known: Collection[str] = (),
 ) -> OwnObjects:
     """Import what targets name, and return what a `.keras` file names of the user's own.
 
@@ -96,11 +100,14 @@ def own_objects(
         file: The model file.
         targets: Dotted paths by key; what the first ones name counts first.
         is_compiled: Whether its optimizer, loss and metrics are of interest, too.
+        known: Names that need no search.
     """
     modules: list[ModuleType] = []
     problems: dict[str, str] = {}
     texts = []
     for key, path in (pair for each in targets for pair in each.items()):
+        if path.partition(".")[0] in (*_FOREIGN, "kdist"):
+            continue
         texts.append(f"{key}={path}")
         try:
             import_object(path, key)
@@ -110,7 +117,7 @@ def own_objects(
     found: dict[str, Any] = {}
     missing = []
     for named in _named_in(file, is_compiled=is_compiled):
-        if keras.saving.get_registered_object(named.key) is not None:
+        if named.key in known or keras.saving.get_registered_object(named.key) is not None:
             continue
         value = _find(named, modules)
         if value is not None:

@@ -110,23 +110,22 @@ def load_model(
     file = path / "model.keras" if path.is_dir() else path
     if not file.is_file():
         raise ConfigError(f"run={path} holds no model: {file} does not exist. Name a finished run.")
-    own = own_objects(file, [targets or {}, targets_of_run(path)], is_compiled=is_compiled)
-    known = {**own.found, **(custom_objects or {})}
+    given = dict(custom_objects or {})
+    named = [targets or {}, targets_of_run(path)]
+    own = own_objects(file, named, is_compiled=is_compiled, known=given)
+    known = {**own.found, **given}
     try:
         model: Any = keras.saving.load_model(file, compile=is_compiled, custom_objects=known)
         return model
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
-        missing = [name for name in own.missing if name not in known]
-        raise ConfigError(
-            f"{file} cannot be read as a Keras model: "
-            f"{own.advice() if missing else _cause(error)}"
-        ) from error
+        why = own.advice() if own.missing else _cause(error)
+        raise ConfigError(f"{file} cannot be read as a Keras model: {why}") from error
 
 
 def _cause(error: BaseException) -> str:
     """Return why Keras cannot make an object, and of which class, without the file's content."""
-    outer, _, inner = str(error).rpartition("\n\nException encountered: ")
-    classes = re.findall(r"<class '([\w.]+)'> could not be deserialized", outer)
+    *outer, inner = re.split(r"\n\n(?:Exception|Error) encountered[^:\n]*: ", str(error))
+    classes = re.findall(r"<class '([\w.]+)'> could not be deserialized", "\n".join(outer))
     said = inner.partition(" Full object config:")[0].partition("\n\nconfig=")[0]
     text = first_lines(ValueError(said))
     return f"{classes[-1]} could not be made from its configuration: {text}" if classes else text

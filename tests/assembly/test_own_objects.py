@@ -22,6 +22,12 @@ class Shift(keras.layers.Layer):
     def call(self, x):
         return x + 1
 
+def twice(x):
+    return 2 * x
+
+def error(y_true, y_pred):
+    return keras.ops.mean(keras.ops.abs(y_true - y_pred), axis=-1)
+
 class Whole(keras.Model):
     def __init__(self, **options):
         super().__init__(**options)
@@ -31,7 +37,8 @@ class Whole(keras.Model):
         return self.last(x)
 
 def build():
-    return keras.Sequential([keras.Input((3,)), Scale(), Shift(), keras.layers.Dense(2)])
+    layers = [Scale(), Shift(), keras.layers.Dense(2, activation=twice)]
+    return keras.Sequential([keras.Input((3,)), *layers])
 
 def build_whole():
     model = Whole()
@@ -48,7 +55,9 @@ def run(request, tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
     folder = tmp_path / "run"
     folder.mkdir()
-    model = getattr(importlib.import_module(name), request.param)()
+    module = importlib.import_module(name)
+    model = getattr(module, request.param)()
+    model.compile("sgd", loss=module.error)
     model.save(folder / "model.keras")
     _forget(name)
     yield folder, model, f"{name}.{request.param}"
@@ -67,6 +76,10 @@ def _same(model, other):
     assert all(np.array_equal(a, b) for a, b in pairs)
     x = np.ones((2, 3), "float32")
     np.testing.assert_array_equal(model(x), other(x))
+
+
+def _loss(model):
+    return model.evaluate(np.ones((2, 3), "float32"), np.ones((2, 2), "float32"), verbose=0)
 
 
 def test_the_configuration_of_the_run_names_the_module(run):
@@ -97,3 +110,43 @@ def test_a_model_starts_from_the_weights_of_one_with_classes_of_its_own(run):
     other = getattr(importlib.import_module(module), function)()
     start_from(other, folder)
     _same(other, model)
+
+
+def test_weights_find_their_place_where_no_module_has_the_classes(run):
+    """As in runs of `kdist.fit`, whose classes travel by value."""
+    folder, model, target = run
+    module, _, function = target.partition(".")
+    other = getattr(importlib.import_module(module), function)()
+    _forget(module)
+    start_from(other, folder)
+    _same(other, model)
+
+
+def test_a_hypermodel_names_it_and_the_loss_comes_back(run):
+    folder, model, target = run
+    search = f"tuner: {{hypermodel: {{_target_: {target}}}}}\n"
+    (folder / "config.yaml").write_text(search, encoding="utf-8")
+    loaded = load_model(folder, is_compiled=True)
+    assert _loss(loaded) == _loss(model)
+
+
+def test_a_target_that_is_gone_is_told_with_all_that_is_missing(run):
+    folder, _, _ = run
+    targets = {"model._target_": "gone.build", "optimizer._target_": "keras.optimizers.SGD"}
+    with pytest.raises(ConfigError) as caught:
+        load_model(folder, targets=targets)
+    assert "Received: model._target_=gone.build cannot be imported" in str(caught.value)
+    assert "optimizer" not in str(caught.value)
+
+
+def test_a_class_that_cannot_be_made_is_told_with_its_cause(run, tmp_path):
+    folder, _, target = run
+    wants = "class {0}:\n    def __init__(self, wanted, **options):\n        pass\n\nclass Old{0}:"
+    changed = MODULE
+    for header in ("Shift(keras.layers.Layer)", "Whole(keras.Model)"):
+        changed = changed.replace(f"class {header}:", wants.format(header))
+    (tmp_path / "own_shop.py").write_text(changed, encoding="utf-8")
+    message = r"own_shop\.(Shift|Whole) .*missing 1 required.*'wanted'"
+    with pytest.raises(ConfigError, match=message) as caught:
+        load_model(folder, targets={"model._target_": target})
+    assert "config=" not in str(caught.value)
