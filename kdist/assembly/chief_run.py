@@ -10,7 +10,7 @@ from typing import Any
 from kdist.assembly.cluster_link import say
 from kdist.assembly.contribution_log import ContributionLog, contribution_log
 from kdist.assembly.facts import opening_facts
-from kdist.assembly.failures import as_kdist_error, with_lost_peer
+from kdist.assembly.failures import PEER_ERRORS, as_kdist_error, with_lost_peer
 from kdist.assembly.history import History, read_history
 from kdist.assembly.identity import run_facts
 from kdist.assembly.keeping import checkpoints_of, make_keeper
@@ -19,10 +19,11 @@ from kdist.assembly.resuming import GoingOn, find_own, open_folder
 from kdist.assembly.run_parts import Parts, Place, make_trainer
 from kdist.assembly.signals import EXIT_CODES
 from kdist.cluster.task import Task
-from kdist.errors import KdistError
+from kdist.errors import KdistError, PeerLostError
 from kdist.records.events import EventLog
 from kdist.records.result import COMPLETED, FAILED, STOPPED, write_result
 from kdist.records.run_folder import RunFolder
+from kdist.training.best import doubt_about_monitor
 from kdist.training.checkpoints.folder import CheckpointFolder
 from kdist.training.checkpoints.keeper import CheckpointKeeper
 from kdist.training.report.console import ConsoleReport
@@ -60,7 +61,7 @@ def run_as_chief(place: Place, parts: Parts) -> int:
                 place,
                 parts,
                 reporter=report,
-                on_epoch=_recorder(place, events),
+                on_epoch=_recorder(place, parts, events, report),
                 on_stretch=log.after_stretch,
             )
             warn = report.warnings.append
@@ -183,6 +184,9 @@ class _ChiefRun:
         except Exception as error:
             self.keeper.close()
             task = self.place.request.task
+            if not isinstance(error, (*PEER_ERRORS, PeerLostError)):
+                with contextlib.suppress(Exception):  # The last counts are worth a try.
+                    self.log.finish()
             cause = with_lost_peer(error, task, self.place.cluster)
             self.result["status"] = FAILED
             self.result["error"] = {
@@ -215,11 +219,17 @@ class _ChiefRun:
         self.place.link.send("run_ended", status=self.result["status"])
 
 
-def _recorder(place: Place, events: EventLog) -> Any:
+def _recorder(place: Place, parts: Parts, events: EventLog, report: RunReport) -> Any:
     def record(facts: EpochFacts) -> None:
         place.link.send("progressed", batches_seen=facts.batches_seen)
         events.write(
             "epoch_ended", epoch=facts.epoch, batches_seen=facts.batches_seen, seconds=facts.seconds
         )
+        has_validation = parts.sources.validation is not None
+        monitor = place.config.checkpoint.monitor
+        doubt = doubt_about_monitor(monitor, facts.metrics, has_validation=has_validation)
+        if doubt is not None and doubt not in report.warnings:
+            report.warnings.append(doubt)
+            say(f"Warning: {doubt}")
 
     return record

@@ -11,7 +11,7 @@ from kdist.distribute.structure import first_lines, without_keras_frame
 from kdist.errors import KdistError, PeerLostError, TrainingError
 
 # What TensorFlow raises in a healthy task because another one failed.
-_PEER_ERRORS = (tf.errors.UnavailableError, tf.errors.AbortedError, tf.errors.CancelledError)
+PEER_ERRORS = (tf.errors.UnavailableError, tf.errors.AbortedError, tf.errors.CancelledError)
 _MAX_MESSAGE_CHARS = 1000
 # A whole sentence of kdist's own, that an operation on batches failed with.
 _OWN_SENTENCE = re.compile(
@@ -29,7 +29,7 @@ def with_lost_peer(error: Exception, task: Task, cluster: ClusterLink) -> Except
     TensorFlow notices a loss at once and names an operation. The control channel needs a moment
     more, for which this waits, and knows the task.
     """
-    if not isinstance(error, _PEER_ERRORS):
+    if not isinstance(error, PEER_ERRORS):
         return error
     lost = cluster.find_lost()
     if lost is None and cluster.is_alone:

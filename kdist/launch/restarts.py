@@ -41,7 +41,7 @@ class RestartBudget:
         """Nothing has been spent."""
         self.policy = policy
         self.has_begun = False  # Whether the chief has been ready once.
-        self.is_over = False  # Whether the run is completed, and all of it written.
+        self.is_over = False  # Whether it is completed or stopped, and all of it written.
         self.num_restarts = 0
         self.num_workers_lost = 0
         self.num_spent = 0

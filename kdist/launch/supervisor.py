@@ -17,7 +17,7 @@ from kdist.launch.signals import Interrupted
 from kdist.launch.stopper import Stopper
 from kdist.launch.surroundings import Surroundings
 from kdist.launch.timing import Reason
-from kdist.records.result import COMPLETED
+from kdist.records.result import COMPLETED, STOPPED
 
 _END_DEADLINE_S = 10.0
 
@@ -130,8 +130,10 @@ class Supervisor:
         elif event == "task_rejoined":
             journal.record(event, **fields)
         elif event == "run_ended":
+            if fields.get("status") in (COMPLETED, STOPPED):
+                self._around.budget.is_over = True
             if fields.get("status") == COMPLETED:
-                self._around.budget.is_over, member.finished_code = True, 0
+                member.finished_code = 0
         elif event == "progressed":
             self._around.budget.note_progress(int(fields.get("batches_seen", 0)))
         elif event == "failed":

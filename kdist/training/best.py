@@ -10,6 +10,7 @@ _MORE_IS_BETTER = re.compile(
     r"(^|_)(acc|accuracy|auc|precision|recall|sensitivity|specificity|f\d|fbeta|iou|io_u|dice"
     r"|r2|bleu|rouge|map|ndcg|mrr|hits?|true_positives|true_negatives|cosine_similarity|score)(_|$)"
 )
+_DEFAULTS = ("val_loss", "loss")
 _LESS_IS_BETTER = re.compile(r"(loss|error|perplexity|entropy|divergence|false_)")
 
 
@@ -34,7 +35,7 @@ def best_of(
         has a finite value of the monitor.
     """
     all_rows = list(rows)
-    names = (monitor,) if monitor is not None else ("val_loss", "loss")
+    names = (monitor,) if monitor is not None else _DEFAULTS
     for name in names:
         is_more_better = more_is_better(name) if mode == "auto" else mode == "max"
         sign = -1.0 if is_more_better else 1.0
@@ -43,6 +44,29 @@ def best_of(
             row = min(finite, key=lambda row: (sign * row[name], row["epoch"]))
             return {"monitor": name, "value": float(row[name]), "epoch": int(row["epoch"])}
     return None
+
+
+def doubt_about_monitor(
+    monitor: str | None, metrics: Iterable[str], *, has_validation: bool
+) -> str | None:
+    """Return a warning if an epoch has nothing that "best" could go by; `None` if all is well.
+
+    Args:
+        monitor: What the user chose (`checkpoint.monitor`), if anything.
+        metrics: The names of the epoch's metrics.
+        has_validation: Whether some epochs are validated; one that was not says nothing about
+            `val_` metrics.
+    """
+    names = sorted(metrics)
+    is_open = has_validation and not any(name.startswith("val_") for name in names)
+    wanted = _DEFAULTS if monitor is None else (monitor,)
+    if any(name in names or (is_open and name.startswith("val_")) for name in wanted):
+        return None
+    received = "" if monitor is None else f" checkpoint.monitor={monitor};"
+    return (
+        f"No epoch counts as the best one. Received:{received} an epoch with the metrics "
+        f"{', '.join(names) or 'none'}. Set checkpoint.monitor to one of them."
+    )
 
 
 def _is_finite(value: object) -> bool:

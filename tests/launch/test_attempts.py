@@ -231,3 +231,21 @@ def test_what_is_lost_after_the_end_changes_nothing(launch, tmp_path, name):
     done = launch(steps, counts={"worker": 1}, restarts=TOGETHER)
     assert (done.run.exit_code, done.result()["status"]) == (0, "completed")
     assert events_of(done, "run_restarted") == []
+
+
+def test_a_worker_that_is_lost_after_a_stop_is_not_started_again(launch, tmp_path):
+    over, lost = str(tmp_path / "over"), str(tmp_path / "lost")
+    ends = [["write_result", {"status": "stopped", "error": None}]]
+    ends += [["send", "run_ended", {"status": "stopped"}], ["append", over, "x"]]
+    steps = {
+        "chief-0": [*READY, *ends, ["wait_for", lost]],
+        "worker-0": [
+            ["send", "task_ready", {}],
+            ["wait_for", over],
+            ["append", lost, "x"],
+            ["kill", "SIGKILL"],
+        ],
+    }
+    done = launch(steps, counts={"worker": 1}, restarts=TOGETHER)
+    assert done.result()["status"] == "stopped"
+    assert events_of(done, "run_restarted") == events_of(done, "task_restarted") == []

@@ -1,10 +1,11 @@
 """One rule says which epoch was best."""
 
 import math
+import re
 
 import pytest
 
-from kdist.training.best import best_of, more_is_better
+from kdist.training.best import best_of, doubt_about_monitor, more_is_better
 
 
 @pytest.mark.parametrize(
@@ -60,3 +61,29 @@ def test_best(history, monitor, best):
     found = best_of(history, monitor)
     expected = best and dict(zip(("monitor", "value", "epoch"), best, strict=True))
     assert found == expected
+
+
+@pytest.mark.parametrize(
+    ("monitor", "metrics", "has_validation"),
+    [
+        (None, ["loss"], False),
+        (None, ["loss", "val_loss"], True),
+        ("accuracy", ["accuracy", "loss"], False),
+        ("val_auc", ["loss"], True),  # This epoch was not validated.
+    ],
+)
+def test_no_doubt_about_a_monitor_that_an_epoch_has_or_may_have(monitor, metrics, has_validation):
+    assert doubt_about_monitor(monitor, metrics, has_validation=has_validation) is None
+
+
+@pytest.mark.parametrize(
+    ("monitor", "metrics", "has_validation", "received"),
+    [
+        ("val_nope", ["loss", "val_loss"], True, "checkpoint.monitor=val_nope; .*loss, val_loss"),
+        ("val_loss", ["loss"], False, "checkpoint.monitor=val_loss; .*metrics loss"),
+        (None, ["val_mine", "mine"], True, "Received: an epoch with the metrics mine, val_mine"),
+    ],
+)
+def test_a_monitor_that_no_epoch_has_is_doubted(monitor, metrics, has_validation, received):
+    doubt = doubt_about_monitor(monitor, metrics, has_validation=has_validation)
+    assert re.search(received, doubt)
