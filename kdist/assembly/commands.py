@@ -23,7 +23,7 @@ from kdist.distribute.data import BatchSource
 from kdist.distribute.probe import has_own_steps, probe_training_step
 from kdist.distribute.shares import WorkerShare
 from kdist.distribute.step_types import none_if_empty
-from kdist.distribute.structure import analyse, build_on_batch, describe, first_lines
+from kdist.distribute.structure import analyse, build_on_batch, call_model, describe, first_lines
 from kdist.distribute.valueless_tables import release
 from kdist.errors import ConfigError
 from kdist.launch.request import TaskRequest
@@ -152,10 +152,27 @@ def predict(model: keras.Model, folder: Path, config: Config, request: TaskReque
 
 def export(model: keras.Model, folder: Path, config: Config, request: TaskRequest) -> None:
     """Write a SavedModel that plain TensorFlow serves (endpoint `serve`)."""
-    del config, request
+    del request
+    _call_once(model, config)
     target = folder / "export"
     model.export(target, format="tf_saved_model", verbose=False)
     sys.stdout.write(f"SavedModel: {target}\n")
+
+
+def _call_once(model: keras.Model, config: Config) -> None:
+    """Call a model of its own class, loaded from a file, as Keras wants it before an export."""
+    if getattr(model, "inputs", None):
+        return
+    shape = (model.get_build_config() or {}).get("input_shape")
+    if shape is None:
+        return  # Called already, as a model of a checkpoint is, or Keras will say so.
+    try:
+        call_model(model, tf.zeros([size or 1 for size in shape]), training=False)
+    except (ValueError, TypeError, tf.errors.InvalidArgumentError) as error:
+        raise ConfigError(
+            f"The model of run={config.run} cannot be exported: {first_lines(error)} "
+            f"Received: zeros of shape {tuple(shape)}, which it was built on."
+        ) from error
 
 
 def _shown_inputs(model: keras.Model) -> str:

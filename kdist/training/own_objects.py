@@ -34,7 +34,10 @@ class _Named(NamedTuple):
 
     def __str__(self) -> str:
         """Return it as a message shows it."""
-        return f"{self.kind} {self.name}" + (f" (of module {self.module})" if self.module else "")
+        if self.kind == "function":
+            return f"function {self.name}"
+        owner = f"module {self.module}" if self.module else "a script or a notebook"
+        return f"class {self.name} (of {owner})"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -167,12 +170,12 @@ def _named_in(file: Path, *, is_compiled: bool) -> list[_Named]:
 
 def _walk(value: Any) -> Iterator[_Named]:
     if isinstance(value, dict):
-        name, module = value.get("class_name"), value.get("module")
+        name, module = value.get("class_name"), value.get("module", False)
         if name == "function" and isinstance(value.get("config"), str):
             function = value["config"]
             yield _Named("function", function.rpartition(">")[2], "", function)
-        elif isinstance(name, str) and isinstance(module, str):
-            yield _Named("class", name, module, value.get("registered_name") or name)
+        elif isinstance(name, str) and module is not False and not name.startswith("__"):
+            yield _Named("class", name, module or "", value.get("registered_name") or name)
         value = list(value.values())
     if isinstance(value, list):
         for entry in value:

@@ -2,11 +2,16 @@
 
 import importlib
 import sys
+from types import SimpleNamespace
+from typing import Any
 
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 
+from kdist import config as kdist_config
+from kdist.assembly import commands
 from kdist.errors import ConfigError
 from kdist.training.saving import load_model, start_from
 
@@ -101,6 +106,27 @@ def test_what_no_module_defines_is_named(run):
     with pytest.raises(ConfigError, match=message):
         load_model(folder)
     assert target.partition(".")[0] not in sys.modules
+
+
+def test_classes_of_a_script_come_from_the_module_that_is_typed(run, monkeypatch):
+    folder, model, target = run
+    owner = type(model.layers[1]) if len(model.layers) > 1 else type(model)
+    monkeypatch.setattr(owner, "__module__", "__main__")
+    model.save(folder / "model.keras")
+    _forget("own_shop")
+    with pytest.raises(ConfigError, match=r"class (Shift|Whole) \(of a script or a notebook\)"):
+        load_model(folder)
+    _same(load_model(folder, targets={"model._target_": target}), model)
+
+
+def test_a_loaded_model_is_exported(run):
+    folder, model, target = run
+    content = {"command": "export", "run": str(folder), "model": {"_target_": target}}
+    request: Any = SimpleNamespace(config=content)
+    commands.run(kdist_config.load(content), request)
+    served: Any = tf.saved_model.load(str(folder / "export"))
+    x = np.ones((2, 3), "float32")
+    np.testing.assert_allclose(served.serve(x), model(x), rtol=1e-6)
 
 
 def test_a_model_starts_from_the_weights_of_one_with_classes_of_its_own(run):
