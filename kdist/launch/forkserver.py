@@ -55,7 +55,7 @@ def start(process: ForkServerProcess, deadline_s: float) -> None:
     _end_at_exit()
     try:
         with _hidden_main():
-            process.start()
+            _start_on_living_server(process)
     except (EOFError, OSError) as error:
         if is_late.is_set():
             raise TaskTimeoutError(
@@ -100,6 +100,22 @@ def kill() -> None:
     if pid is not None:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
+
+
+def _start_on_living_server(process: ForkServerProcess) -> None:
+    """Start a process; a server that was killed, and has not quite gone, is waited for first.
+
+    multiprocessing makes a new server only once the old one can be reaped.
+    """
+    try:
+        process.start()
+    except ConnectionRefusedError:
+        kill()
+        pid = getattr(_server(), "_forkserver_pid", None)
+        if pid is not None:
+            with contextlib.suppress(ChildProcessError):
+                os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+        process.start()
 
 
 def leave_to_launcher() -> None:
