@@ -9,6 +9,7 @@ import signal
 import sys
 import tempfile
 import threading
+import time
 import types
 from collections.abc import Iterator, Sequence
 from multiprocessing import forkserver
@@ -18,6 +19,8 @@ from typing import Any
 from kdist.errors import EnvironmentFault, TaskTimeoutError
 
 PRELOAD = ("kdist.launch.preload",)
+# How long a killed server may refuse before it is gone.
+_GONE_WITHIN_S, _POLL_S = 5.0, 0.01
 
 # multiprocessing looks at all processes whenever one is started, and an exit code can be read only
 # once: runs that are supervised in several threads take turns.
@@ -103,19 +106,20 @@ def kill() -> None:
 
 
 def _start_on_living_server(process: ForkServerProcess) -> None:
-    """Start a process; a server that was killed, and has not quite gone, is waited for first.
+    """Start a process; a server that was killed, and has not quite gone, is asked until it is.
 
     multiprocessing makes a new server only once the old one can be reaped.
     """
-    try:
-        process.start()
-    except ConnectionRefusedError:
-        kill()
-        pid = getattr(_server(), "_forkserver_pid", None)
-        if pid is not None:
-            with contextlib.suppress(ChildProcessError):
-                os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
-        process.start()
+    end_s = time.monotonic() + _GONE_WITHIN_S
+    while True:
+        try:
+            process.start()
+        except ConnectionRefusedError:
+            if time.monotonic() > end_s:
+                raise
+            time.sleep(_POLL_S)
+        else:
+            return
 
 
 def leave_to_launcher() -> None:

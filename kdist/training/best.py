@@ -10,8 +10,8 @@ _MORE_IS_BETTER = re.compile(
     r"(^|_)(acc|accuracy|auc|precision|recall|sensitivity|specificity|f\d|fbeta|iou|io_u|dice"
     r"|r2|bleu|rouge|map|ndcg|mrr|hits?|true_positives|true_negatives|cosine_similarity|score)(_|$)"
 )
-_DEFAULTS = ("val_loss", "loss")
 _LESS_IS_BETTER = re.compile(r"(loss|error|perplexity|entropy|divergence|false_)")
+_DEFAULTS = ("val_loss", "loss")
 
 
 def more_is_better(metric: str) -> bool:

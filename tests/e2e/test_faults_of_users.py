@@ -158,6 +158,17 @@ def test_a_callback_that_fails_in_the_middle(kdist, how, tmp_path):
     assert "Traceback" in Run(tmp_path / "run").log(chief)
 
 
+def test_a_failed_run_says_who_contributed_all_of_it(kdist, tmp_path):
+    sets = "++callbacks.bad._target_=my_pkg.FailsAtTheEnd"
+    cluster = ("+strategy=ps", "cluster.workers=2", "cluster.ps=1")
+    code, _, stderr = kdist(*cluster, sets, "limit_batches=5", "hydra.run.dir=run")
+    assert code == 1
+    assert "RuntimeError: the callback broke (" in stderr
+    result = Run(tmp_path / "run").result
+    assert (result["status"], result["batches_seen"]) == ("failed", 5)
+    assert sum(result["contributions"].values()) == 5
+
+
 def test_debug_shows_where_it_happened(kdist):
     code, _, stderr = kdist(*QUICK, "data._target_=my_pkg.fails_to_load", "debug=true")
     assert code == 2

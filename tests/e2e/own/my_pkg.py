@@ -53,6 +53,13 @@ class Fails(keras.callbacks.Callback):
             raise RuntimeError("the callback broke")
 
 
+class FailsAtTheEnd(keras.callbacks.Callback):
+    """Fails when an epoch has ended."""
+
+    def on_epoch_end(self, epoch, logs=None):
+        raise RuntimeError("the callback broke")
+
+
 def fails_to_load():
     raise OSError("the disk is gone")
 
