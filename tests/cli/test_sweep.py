@@ -1,6 +1,7 @@
 """What a sweep starts, in which order, and what it tells; jobs are played."""
 
 import os
+import re
 import signal
 import threading
 from pathlib import Path
@@ -97,14 +98,21 @@ def test_fail_fast_starts_no_other_job(jobs, sweep):
     assert "1 failed, 2 not started" in stdout
 
 
+def without_seconds(told):
+    """Return the text with N.N for how long each job took: it is a busy machine's to say."""
+    return re.sub(
+        r"(?<=completed in )\d+\.\d(?= s)|(?<=     )\d+\.\d$", "N.N", told, flags=re.MULTILINE
+    )
+
+
 def test_the_table_tells_the_best_job(jobs, sweep):
     code, stdout, stderr = sweep(RATES)
     assert (code, stderr) == (0, "")
-    assert stdout.splitlines()[-8:] == [
+    assert without_seconds(stdout).splitlines()[-8:] == [
         "",
         "job  overrides                    status     best          seconds",
         *(
-            f"{number}    optimizer.learning_rate={rate}  completed  val_loss {rate}      0.0"
+            f"{number}    optimizer.learning_rate={rate}  completed  val_loss {rate}      N.N"
             for number, rate in enumerate((0.4, 0.1, 0.2))
         ),
         "",
@@ -218,7 +226,7 @@ def test_jobs_side_by_side_share_neither_ports_nor_folders(jobs, sweep):
         ]
         assert not ports[0] & ports[1]
     assert len({each[0].run_dir for each in jobs.requests}) == 4
-    assert "Job 3 completed in 0.0 s: val_loss" in stdout
+    assert "Job 3 completed in N.N s: val_loss" in without_seconds(stdout)
 
 
 def test_accelerators_are_dealt_out_one_job_each(jobs, sweep, monkeypatch):
