@@ -196,6 +196,8 @@ def fit(
         sys.stdout.write(finished_text(folder) + "\n")
         return _result(folder, custom_objects)
     ended = run_tasks(requests)
+    if ended.exit_code == 0 and ended.run_dir is None:  # It had trained further, and has said so.
+        return _result(folder, custom_objects)
     if ended.exit_code == _INTERRUPTED and ended.run_dir is None:
         raise KeyboardInterrupt
     if ended.exit_code not in (0, *_STOPPED) or ended.cause is not None or ended.run_dir is None:

@@ -15,7 +15,7 @@ from kdist.assembly.history import History, read_history
 from kdist.assembly.identity import run_facts
 from kdist.assembly.keeping import checkpoints_of, make_keeper
 from kdist.assembly.result_content import beginning, ending
-from kdist.assembly.resuming import GoingOn, find_own, open_folder
+from kdist.assembly.resuming import NOTHING_LEFT, GoingOn, find_own, open_folder
 from kdist.assembly.run_parts import Parts, Place, make_trainer
 from kdist.assembly.signals import EXIT_CODES
 from kdist.cluster.task import Task
@@ -46,6 +46,9 @@ def run_as_chief(place: Place, parts: Parts) -> int:
         warnings: list[str] = []
         saved = find_own(config, checkpoints, attempt=request.attempt, warnings=warnings)
         going_on = saved and GoingOn.check(saved, parts, facts, folder, config)
+        if going_on and going_on.is_beyond(parts.plan, folder, checkpoints, config):
+            place.cluster.agree(NOTHING_LEFT)
+            return 0
         folder.write_config(request.config_yaml)
         place.link.send("run_folder_ready", run_dir=str(folder.path))
         place.link.send("task_ready")

@@ -1,5 +1,6 @@
 """Going on from a checkpoint: which one, whether it is this run's, and how all tasks take it."""
 
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +12,15 @@ from kdist.config.schema import Config
 from kdist.errors import ConfigError
 from kdist.launch.request import TaskRequest
 from kdist.records.result import COMPLETED, read_result
-from kdist.records.resumption import AUTO, NEVER, Start, Wish, decide
+from kdist.records.resumption import (
+    AUTO,
+    NEVER,
+    Start,
+    Wish,
+    beyond_wish,
+    decide,
+    further_text,
+)
 from kdist.records.run_folder import RunFolder
 from kdist.training.checkpoints.callback_state import prepare_to_go_on
 from kdist.training.checkpoints.canonical import restore
@@ -20,7 +29,7 @@ from kdist.training.checkpoints.folder import CheckpointFolder
 from kdist.training.checkpoints.format import SavedCheckpoint
 from kdist.training.checkpoints.keeper import CALLBACKS, OWN, SUMS, CheckpointKeeper
 from kdist.training.peers import Peers
-from kdist.training.plan import TrainingState
+from kdist.training.plan import TrainingPlan, TrainingState
 from kdist.training.trainer import Trainer
 
 
@@ -122,6 +131,26 @@ class GoingOn:
             stops=bool(content["stop_training"]) and not _is_completed(folder),
         )
 
+    def is_beyond(
+        self, plan: TrainingPlan, folder: RunFolder, checkpoints: CheckpointFolder, config: Config
+    ) -> bool:
+        """Return whether the run has trained further than is asked for, and tell the user.
+
+        Raises:
+            ConfigError: If it is another run, which was named to go on from.
+        """
+        beyond = beyond_wish(self.state.batches_seen, plan.total_steps, config)
+        if beyond is None:
+            return False
+        if not _is_inside(self.saved.folder, checkpoints.path):
+            raise ConfigError(
+                f"The run to go on from has already trained further: {beyond}. Received: resume="
+                f"{config.resume}. Ask for more (epochs=...), name an earlier checkpoint, or take "
+                f"its weights only: init_from={config.resume}."
+            )
+        sys.stdout.write(further_text(folder.path, beyond) + "\n")
+        return True
+
     def rows(self) -> list[dict[str, Any]]:
         """Return the rows of metrics.csv of the epochs that have ended."""
         return list(self.saved.state["rows"])
@@ -171,11 +200,18 @@ class GoingOn:
         return {"position": self.state.as_position(), "stops": self.stops}
 
 
-def follow(parts: Parts, trainer: Trainer, peers: Peers) -> None:
-    """Begin where the chief begins; every training task but the chief calls it."""
+# What peers hear where nothing is left to train.
+NOTHING_LEFT = {"position": None, "is_over": True}
+
+
+def follow(parts: Parts, trainer: Trainer, peers: Peers) -> bool:
+    """Begin where the chief begins; every training task but the chief calls it.
+
+    Returns whether there is something to train.
+    """
     decision = peers.agree({})
     if decision["position"] is None:
-        return
+        return not decision.get("is_over")
     state = TrainingState.from_position(decision["position"])
 
     def take() -> None:
@@ -186,6 +222,7 @@ def follow(parts: Parts, trainer: Trainer, peers: Peers) -> None:
         parts.bridge.agree_on_stop(decision["stops"])
 
     trainer.go_on_from(state, take)
+    return True
 
 
 def _is_completed(folder: RunFolder) -> bool:

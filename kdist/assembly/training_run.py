@@ -166,7 +166,8 @@ class TrainingRun:
         self._signals.begin(self._cluster.ask_to_stop)
         self._link.send("task_ready")
         trainer = make_trainer(self._place, parts, reporter=Silent())
-        follow(parts, trainer, self._cluster)
+        if not follow(parts, trainer, self._cluster):
+            return 0
         state = trainer.run()
         return EXIT_CODES.get(state.stop_reason or "", 0)
 

@@ -106,6 +106,29 @@ def finished_text(run_dir: Path) -> str:
     return f"The run in {run_dir} is finished. More epochs would go on with it (epochs=...)."
 
 
+def beyond_wish(batches_seen: int, total_steps: int, config: Config) -> str | None:
+    """Return how far a run is beyond what is asked for, or `None` where it is not.
+
+    Args:
+        batches_seen: Batches that its checkpoint has trained.
+        total_steps: Batches that are asked for now.
+        config: The checked configuration, which asks for them.
+    """
+    if batches_seen <= total_steps:
+        return None
+    key = "max_steps" if config.max_steps == total_steps else "epochs"
+    asked = f"{total_steps} were asked for ({key}={getattr(config, key)})"
+    return f"{batches_seen} batches, where {asked}"
+
+
+def further_text(run_dir: Path, beyond: str) -> str:
+    """Return the line that tells the user that a run is beyond what is asked for."""
+    return (
+        f"The run in {run_dir} has already trained further: {beyond}. Nothing was done. "
+        "More epochs would go on with it (epochs=...)."
+    )
+
+
 def folder_of(path: Path | str) -> Path:
     """Return the run folder of a run that is named by its folder, its model or a checkpoint."""
     named = Path(path)

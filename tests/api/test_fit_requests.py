@@ -51,6 +51,16 @@ def test_without_a_strategy_devices_decide(asked):
     assert request.num_devices == 2
 
 
+def test_a_run_that_had_trained_further_is_returned_as_it_is(monkeypatch, tmp_path):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "-1")
+    (tmp_path / "result.json").write_text('{"status": "stopped"}')
+    (tmp_path / "metrics.csv").write_text("epoch,loss\n1,0.5\n")
+    ended = LocalRun(exit_code=0, cause=None, run_dir=None, warnings=())
+    monkeypatch.setattr(api, "run_tasks", lambda requests: ended)
+    result = kdist.fit(lambda: None, dict, strategy="single", run_dir=tmp_path)
+    assert (result.status, result.history) == ("stopped", {"loss": [0.5]})
+
+
 def test_a_task_of_tf_config_is_no_place_for_fit(asked, monkeypatch):
     monkeypatch.setenv("TF_CONFIG", '{"cluster": {"worker": ["a:1"]}}')
     assert asked() == []
