@@ -42,13 +42,25 @@ def test_what_fits_is_held_as_arrays(make):
 
 @pytest.mark.parametrize("make", [numbered_dataset, of_unknown_size])
 def test_what_does_not_fit_is_a_stream_that_says_so(make):
-    source = stream(make(10), cache_bytes=600, share=WorkerShare(num_workers=2))
+    source = stream(make(10), cache_bytes=600, batch_size=64)
     assert isinstance(source, StreamSource)
-    text = " ".join(source.warnings)
-    assert "data.cache_bytes=600" in text
-    assert "seen twice" in text
-    assert "Each worker reads all of data.train" in text
-    assert "windows of" in text
+    assert source.warnings == (
+        "data.train is read as a stream, since it is larger than data.cache_bytes=600.",
+        "data.train is shuffled within windows of 64 rows.",
+    )
+
+
+@pytest.mark.parametrize(
+    ("batch_is_global", "said"),
+    [
+        (True, "Each worker reads all of data.train and trains on its part of each batch."),
+        (False, "Each worker reads all of data.train and trains on the batches that it takes."),
+    ],
+)
+def test_a_stream_says_what_several_workers_read(batch_is_global, said):
+    share = WorkerShare(num_workers=2)
+    source = stream(numbered_dataset(10), share=share, batch_is_global=batch_is_global)
+    assert said in source.warnings
 
 
 def test_an_endless_one_is_a_stream_and_needs_a_length():

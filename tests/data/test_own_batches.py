@@ -65,6 +65,8 @@ def test_py_dataset_passes_hold_each_row_once(threads, shuffle):
 def test_py_dataset_shares_join_to_the_batch():
     source = source_of(Numbered(9), shuffle=True, share=WorkerShare(num_workers=2))
     assert "Each worker reads all of data.train" in source.warnings[0]
+    takes_whole_ones = {"share": WorkerShare(num_workers=2), "batch_is_global": False}
+    assert source_of(Numbered(9), **takes_whole_ones).warnings == ()
     whole = rows_read(source, 6)
     by_worker = [
         rows_read(source, 6, share=WorkerShare(worker_index=w, num_workers=2)) for w in range(2)

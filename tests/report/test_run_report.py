@@ -42,6 +42,14 @@ def test_a_run_leaves_all_its_files(tmp_path, opening, progress, epoch):
     assert "best epoch (1, by val_loss)  loss 0.5000  val_loss 0.4000" in stream.getvalue()
 
 
+def test_what_the_opening_has_said_is_not_said_again(tmp_path, opening):
+    report, stream = make(tmp_path)
+    report.opening(opening(notes=("data.train is read as a stream.",)))
+    report.closing({"warnings": ["data.train is read as a stream.", "The disk is full."]})
+    assert stream.getvalue().count("read as a stream") == 1
+    assert "The disk is full." in stream.getvalue()
+
+
 def test_files_that_cannot_be_written_are_named_once_each(tmp_path, opening, epoch):
     (tmp_path / "file").write_text("")
     report, stream = make(tmp_path / "file")

@@ -208,7 +208,7 @@ def py_dataset_source(
             f"All batches of {key} must look alike. Received: {error}".splitlines()[0]
         ) from error
     found = []
-    if settings.share.num_workers > 1:
+    if settings.share.num_workers > 1 and settings.batch_is_global:
         found.append(f"Each worker reads all of {key} and trains on its part of each batch.")
     if getattr(py_dataset, "use_multiprocessing", False):
         found.append(f"{key} is read by threads: use_multiprocessing is not used.")

@@ -188,12 +188,10 @@ def _warnings(
         if num_rows == tf.data.INFINITE_CARDINALITY
         else f"is larger than data.cache_bytes={settings.cache_bytes}"
     )
-    found = [
-        f"{key} is read as a stream, since it {reason}: rows in flight on a lost asynchronous "
-        "worker may be seen twice."
-    ]
+    found = [f"{key} is read as a stream, since it {reason}."]
     if settings.share.num_workers > 1:
-        found.append(f"Each worker reads all of {key} and trains on its part of each batch.")
+        own = "its part of each batch" if settings.batch_is_global else "the batches that it takes"
+        found.append(f"Each worker reads all of {key} and trains on {own}.")
     if settings.shuffle:
         found.append(f"{key} is shuffled within windows of {source.shuffled_rows} rows.")
     return tuple(found)

@@ -50,6 +50,7 @@ class RunReport:
         self._rows: list[dict[str, Any]] = []
         self._title = ""
         self._servers: tuple[ServerContents, ...] = ()
+        self._notes: Sequence[str] = ()
         self._given_up: set[str] = set()
         self.warnings: list[str] = []
 
@@ -81,6 +82,7 @@ class RunReport:
     def opening(self, facts: OpeningFacts) -> None:
         """Show what is known before the first step."""
         self._title, self._servers = facts.mode_line, facts.servers
+        self._notes = facts.notes
         self._console.opening(facts)
 
     def status(self, text: str) -> None:
@@ -130,8 +132,12 @@ class RunReport:
             )
 
     def closing(self, result: Mapping[str, Any]) -> None:
-        """Show how the run ended, from the content of result.json."""
-        self._console.closing(result)
+        """Show how the run ended, from the content of result.json.
+
+        Warnings that the opening panel has shown as notes are not shown again.
+        """
+        warnings = [each for each in result.get("warnings") or () if each not in self._notes]
+        self._console.closing({**result, "warnings": warnings})
 
     def close(self) -> None:
         """Leave the terminal as it was. May be called twice."""
