@@ -20,6 +20,7 @@ from kdist.config.importing import where_raised
 from kdist.errors import ConfigError, PeerLostError, TrainingError, exit_code_of
 from kdist.launch import forkserver
 from kdist.launch.request import ALIVE, PipeLink, TaskRequest
+from kdist.launch.signals import FORWARDED
 
 _LONGEST_BEAT_S = 2.0
 _PR_SET_PDEATHSIG = 1
@@ -41,6 +42,7 @@ def run_child(
     _wake_at_end_of_forkserver()
     threading.Thread(target=_die_with_launcher, name="kdist-launcher-watch", daemon=True).start()
     link = PipeLink(events.fileno())
+    _tell_of_signals(link)
     interval_s = beat_interval_s(request.config)
     threading.Thread(
         target=_show_life, args=(link, interval_s), name="kdist-life", daemon=True
@@ -143,6 +145,26 @@ def beat_interval_s(config: Mapping[str, Any]) -> float:
     """Return how often a task shows the launcher that it lives."""
     timeout_s = (config.get("cluster") or {}).get("heartbeat_timeout_s")
     return min(_LONGEST_BEAT_S, timeout_s / 4) if timeout_s else _LONGEST_BEAT_S
+
+
+def _tell_of_signals(link: PipeLink) -> None:
+    """Tell the launcher at once of a signal that asks to stop, whatever the main thread does.
+
+    A handler in Python has to wait for the end of a step. By then another task may be lost, and
+    all be started again.
+    """
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+    # What a process that the user's code forks is told is none of the task's.
+    os.register_at_fork(after_in_child=lambda: signal.set_wakeup_fd(-1))
+
+    def tell() -> None:
+        while number := os.read(reader, 1):
+            if number[0] in FORWARDED:
+                link.send("signalled", number=number[0])
+
+    threading.Thread(target=tell, name="kdist-signals", daemon=True).start()
 
 
 def _show_life(link: PipeLink, interval_s: float) -> None:

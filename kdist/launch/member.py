@@ -28,6 +28,7 @@ class Member:
     is_ready: bool = False
     is_stopped: bool = False  # The launcher has told it to end, in one way or another.
     is_terminated: bool = False  # ... by SIGTERM.
+    is_signalled: bool = False  # It has got SIGINT or SIGTERM, from the launcher or somebody else.
     is_killed: bool = False
     is_restarted: bool = False
     leave_by_s: float | None = None
@@ -95,6 +96,7 @@ class Member:
             failure=self.failure,
             was_ready=self.is_ready or self.is_restarted,
             was_stopped=self.is_stopped,
+            was_signalled=self.is_signalled,
             silence_s=self.silence_s,
         )
 
@@ -104,7 +106,8 @@ class Member:
         self.is_restarted = True
         self.heard_at_s = now_s
         self.end = self.failure = self.finished_code = self.leave_by_s = self.silence_s = None
-        self.is_ready = self.is_stopped = self.is_terminated = self.is_killed = False
+        self.is_ready = self.is_stopped = self.is_killed = False
+        self.is_terminated = self.is_signalled = False
         self._events = b""
         self._closed = set()
 

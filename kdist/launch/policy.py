@@ -34,7 +34,8 @@ class TaskEnd:
         at_s: When.
         failure: What it said before, if anything.
         was_ready: Whether it had joined the run: a start-up error would only repeat itself.
-        was_stopped: Whether the launcher had already told it to end.
+        was_stopped: Whether the launcher had already told it to end, or killed it.
+        was_signalled: Whether a SIGINT or SIGTERM to it has been taken in already.
         silence_s: How long it had shown no sign of life when it was killed for that.
         left_early: Whether its process ended with exit code 0, as by `os._exit`, before it was
             done; `exit_code` is 1 then.
@@ -46,6 +47,7 @@ class TaskEnd:
     failure: Failure | None = None
     was_ready: bool = False
     was_stopped: bool = False
+    was_signalled: bool = False
     silence_s: float | None = None
     left_early: bool = False
 

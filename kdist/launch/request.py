@@ -78,6 +78,7 @@ class LauncherLink(Protocol):
             the chief; restarts before a run's furthest progress count as one row of failures.
         run_ended: `status`. The result is written; a completed run loses nothing any more.
         task_rejoined: `task`, which the chief has met again after a loss.
+        signalled: `number` of a SIGINT or SIGTERM that came to this task, by whoever sent it.
         failed: `type`, `message`, `is_consequence` (of another task's failure), `traceback`,
             `exit_code`. What an exception out of the task's main function also becomes.
         finished: `exit_code`. All is written; what happens to the process now does not matter.

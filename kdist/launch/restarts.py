@@ -1,11 +1,14 @@
 """Who is started again after a loss, and how often. Pure decisions."""
 
 import signal
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from enum import Enum, auto
+from typing import Any
 
 from kdist.cluster.task import Task, TaskType
 from kdist.launch.policy import STOPPED_CODES, Cause, TaskEnd, is_abnormal
+from kdist.launch.timing import Reason
 
 
 class Decision(Enum):
@@ -85,10 +88,29 @@ class RestartBudget:
 
 def stop_signal_of(end: TaskEnd) -> int | None:
     """Return the signal by which somebody else stopped this task, asking the run to stop."""
-    if end.was_stopped:
-        return None
+    return None if end.was_signalled else _signal_in(end.exit_code)
+
+
+def heeds_stop(reason: Reason | None) -> bool:
+    """Whether a stop that a task was asked for stops the run.
+
+    It does so while the run goes on, and in place of a restart: what comes together, a stop and a
+    loss, means a stop in whatever order it is seen.
+
+    Args:
+        reason: Why all tasks must end by now, if they must.
+    """
+    return reason in (None, Reason.RESTART)
+
+
+def stops_first(ended: Iterable[tuple[Any, int]]) -> list[tuple[Any, int]]:
+    """Return what has ended, with its exit code, in the order in which to look at it."""
+    return sorted(ended, key=lambda each: _signal_in(each[1]) is None)
+
+
+def _signal_in(exit_code: int) -> int | None:
     for number in (signal.SIGINT, signal.SIGTERM):
-        if end.exit_code in (128 + number, -number):
+        if exit_code in (128 + number, -number):
             return number
     return None
 

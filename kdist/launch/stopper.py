@@ -52,13 +52,12 @@ class Stopper:
         for member in members:
             if member.end is not None:
                 continue
-            if self.is_out_of_patience and not member.is_terminated:
-                member.is_stopped = member.is_terminated = True
+            is_due = self.plan is not None and now_s >= self.plan.kill_at_s
+            if self.is_out_of_patience and not is_due and not member.is_terminated:
+                member.is_stopped = member.is_terminated = member.is_signalled = True
                 member.process.send_signal(signal.SIGTERM)
             is_late = member.leave_by_s is not None and now_s >= member.leave_by_s
-            if not member.is_killed and (
-                is_late or (self.plan is not None and now_s >= self.plan.kill_at_s)
-            ):
+            if not member.is_killed and (is_late or is_due):
                 member.is_stopped = member.is_killed = True
                 member.process.kill()
             silence_s = now_s - member.heard_at_s

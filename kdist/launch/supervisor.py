@@ -20,6 +20,8 @@ from kdist.launch.timing import Reason
 from kdist.records.result import COMPLETED, STOPPED
 
 _END_DEADLINE_S = 10.0
+# Who signals every process of a run signals its launcher, too: that is one.
+_ECHO_S = 1.0
 
 
 class Supervisor:
@@ -37,6 +39,7 @@ class Supervisor:
         self._settled_at_s: float | None = None  # When consequences must do for a cause.
         self._cause: Cause | None = None
         self._stop_signal: int | None = None
+        self._echo_until_s = 0.0
         self._restart: Restart | None = None
 
     def run(self) -> AttemptEnd:
@@ -93,24 +96,32 @@ class Supervisor:
         exits = [(member, member.process.exit_code()) for member in running]
         for member in running:  # After its exit code: all that it wrote before is there then.
             member.drain(self._take_event, self._now_s)
-        for member, exit_code in exits:
-            if exit_code is not None:
-                self._take_end(member, exit_code)
+        for member, exit_code in restarts.stops_first(
+            (member, code) for member, code in exits if code is not None
+        ):
+            self._take_end(member, exit_code)
         if self._settled_at_s is not None and self._now_s >= self._settled_at_s:
             self._judge(is_final=True)
         self._stopper.enforce(self._members)
 
-    def _take_signal(self, number: int) -> None:
+    def _take_signal(self, number: int, *, told: Member | None = None) -> None:
         name = signal.Signals(number).name
         if self._stop_signal is None:
             self._stop_signal = number
+            if told is not None:
+                name += f" to {told.task}"
+                self._echo_until_s = self._clock() + _ECHO_S
             self._around.say(f"{name}: stopping. The tasks save and end; a second one kills them.")
             for member in self._members:
                 if member.end is None:
                     member.is_stopped = True
                     member.is_terminated = number == signal.SIGTERM
-                    member.process.send_signal(number)
+                    if not member.is_signalled:
+                        member.is_signalled = True
+                        member.process.send_signal(number)
             self._stopper.stop(Reason.SIGNAL)
+        elif self._clock() < self._echo_until_s:
+            self._echo_until_s = 0.0
         else:
             self._around.say(f"{name} again: killing the tasks.")
             self._stopper.stop(Reason.SECOND_SIGNAL)
@@ -134,6 +145,12 @@ class Supervisor:
                 self._around.budget.is_over = True
             if fields.get("status") == COMPLETED:
                 member.finished_code = 0
+        elif event == "signalled":
+            is_over = member.failure is not None or member.finished_code is not None
+            if not (is_over or member.is_signalled):
+                member.is_signalled = True
+                if restarts.heeds_stop(self._stopper.reason):
+                    self._take_signal(int(fields["number"]), told=member)
         elif event == "progressed":
             self._around.budget.note_progress(int(fields.get("batches_seen", 0)))
         elif event == "failed":
@@ -151,8 +168,8 @@ class Supervisor:
         self._record_end(end)
         number = restarts.stop_signal_of(end)
         if number is not None and member.finished_code is None:
-            if self._stopper.reason is None:  # Told to stop by somebody else: so are all.
-                self._take_signal(number)
+            if restarts.heeds_stop(self._stopper.reason):  # Told by somebody else: so are all.
+                self._take_signal(number, told=member)
             return
         if policy.is_abnormal(end.exit_code):
             self._judge()

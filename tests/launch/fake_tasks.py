@@ -1,5 +1,6 @@
 """Main functions for tasks of launcher tests: each does what the configuration scripts for it."""
 
+import hashlib
 import json
 import os
 import signal
@@ -83,6 +84,25 @@ def _take_signal(request, link, name, path, exit_code):
     signal.signal(getattr(signal, name), leave)
 
 
+def _leave_signals(request, link, path):
+    """Take SIGTERM as a task does that ends when its step is done; note it."""
+    signal.signal(signal.SIGTERM, lambda number, frame: _append(request, link, path, "{task}"))
+
+
+def _compute(request, link):
+    """Be where no handler can run, as in an operation of TensorFlow."""
+    hashlib.pbkdf2_hmac("sha256", b"", b"", 30_000_000)
+
+
+def _fork_and_signal(request, link):
+    """Start a process as a pool of the user's does, and tell it to end."""
+    pid = os.fork()
+    if pid == 0:
+        os.kill(os.getpid(), signal.SIGTERM)
+        os._exit(0)
+    os.waitpid(pid, 0)
+
+
 def _die_the_first_time(request, link, path):
     if _is_first_time(path):
         os.kill(os.getpid(), signal.SIGKILL)
@@ -161,6 +181,9 @@ STEPS = {
         None,
     )[1],
     "take_signal": _take_signal,
+    "leave_signals": _leave_signals,
+    "compute": _compute,
+    "fork_and_signal": _fork_and_signal,
     "start_grandchild": _start_grandchild,
     "die_the_first_time": _die_the_first_time,
     "kill_forkserver_the_first_time": _kill_forkserver_the_first_time,

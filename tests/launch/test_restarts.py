@@ -9,7 +9,16 @@ from kdist.cluster.task import Task, TaskType
 from kdist.launch.attempts import next_requests
 from kdist.launch.outcome import Restart
 from kdist.launch.policy import Cause, Failure, TaskEnd
-from kdist.launch.restarts import Decision, RestartBudget, RestartPolicy, decide, stop_signal_of
+from kdist.launch.restarts import (
+    Decision,
+    RestartBudget,
+    RestartPolicy,
+    decide,
+    heeds_stop,
+    stop_signal_of,
+    stops_first,
+)
+from kdist.launch.timing import Reason
 
 from .kit import make_requests
 
@@ -114,7 +123,7 @@ def test_an_error_of_its_own_is_not_repeated(is_consequence, decision):
 
 
 @pytest.mark.parametrize(
-    ("exit_code", "was_stopped", "number"),
+    ("exit_code", "was_signalled", "number"),
     [
         (143, False, signal.SIGTERM),
         (-signal.SIGTERM, False, signal.SIGTERM),
@@ -124,9 +133,24 @@ def test_an_error_of_its_own_is_not_repeated(is_consequence, decision):
         (KILLED, False, None),
     ],
 )
-def test_a_task_that_somebody_else_has_stopped(exit_code, was_stopped, number):
-    end = TaskEnd(task=WORKER, exit_code=exit_code, at_s=0.0, was_stopped=was_stopped)
+def test_a_task_that_somebody_else_has_stopped(exit_code, was_signalled, number):
+    end = TaskEnd(task=WORKER, exit_code=exit_code, at_s=0.0, was_signalled=was_signalled)
     assert stop_signal_of(end) == number
+
+
+def test_a_task_that_was_killed_for_a_restart_may_have_been_stopped_before():
+    end = TaskEnd(task=WORKER, exit_code=-signal.SIGTERM, at_s=0.0, was_stopped=True)
+    assert stop_signal_of(end) == signal.SIGTERM
+
+
+def test_a_stop_counts_in_place_of_a_restart_and_not_once_all_end():
+    assert [reason for reason in (None, *Reason) if heeds_stop(reason)] == [None, Reason.RESTART]
+
+
+@pytest.mark.parametrize("stop", [143, -signal.SIGTERM, 130, -signal.SIGINT])
+def test_of_what_ends_together_a_stop_is_looked_at_first(stop):
+    ended = [("ps-0", KILLED), ("worker-0", stop), ("worker-1", 75)]
+    assert [task for task, _ in stops_first(ended)] == ["worker-0", "ps-0", "worker-1"]
 
 
 def test_restarts_are_forgiven_when_the_run_got_further_than_before():
