@@ -15,7 +15,7 @@ from omegaconf import DictConfig, open_dict
 
 from kdist.cli.arguments import CommandLine, as_hydra_takes_them, group_choice
 from kdist.cli.groups import PRIMARY, conf_folder, options_of_groups
-from kdist.cli.hydra_errors import explained
+from kdist.cli.hydra_errors import explained, only_hydra, shown
 from kdist.errors import ConfigError
 
 
@@ -48,7 +48,8 @@ def compose_run(line: CommandLine) -> Composition:
     overrides = checked_overrides(line)
     primary, folder, overrides_of_path = search_path(line)
     with explained(groups):
-        with initialize_config_dir(str(folder), job_name=PRIMARY, version_base="1.3"):
+        start = initialize_config_dir(str(folder), job_name=PRIMARY, version_base="1.3")
+        with start, only_hydra(line.overrides):
             tree = compose(primary, [*overrides_of_path, *overrides], return_hydra_config=True)
         HydraConfig.instance().set_config(tree)
         run_dir = Path(tree.hydra.run.dir).absolute()
@@ -100,11 +101,12 @@ def parse_overrides(overrides: Sequence[str]) -> list[Override]:
     parsed = []
     for override in overrides:
         try:
-            parsed += parser.parse_overrides([override])
+            with only_hydra([override]):
+                parsed += parser.parse_overrides([override])
         except OverrideParseException as error:
             raise ConfigError(
-                f"An override must read key=value. Received: {override!r}. Quote values that hold "
-                "special characters, as in 'key=\"a, b\"'."
+                f"An override must read key=value. Received: {shown(repr(override))}. Quote values "
+                "that hold special characters, as in 'key=\"a, b\"'."
             ) from error
     return parsed
 

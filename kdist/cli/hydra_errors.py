@@ -2,18 +2,23 @@
 
 import contextlib
 import re
-from collections.abc import Collection, Iterator, Mapping
+import shlex
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 import yaml
 from hydra.errors import HydraException, MissingConfigException
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
 from kdist.config.reading import known_keys, unknown_key
-from kdist.errors import ConfigError
+from kdist.errors import ConfigError, KdistError
 
 # Options that come with an extra.
 _OPTIONAL = {"hydra/sweeper/optuna": " optuna comes with: pip install 'kdist[optuna]'."}
-_FREE_SECTIONS = ("data", "model", "optimizer", "callbacks", "loss")
+# Sections whose keys no schema knows: they are arguments of a `_target_`, or names.
+_TARGETS = ("data", "model", "optimizer", "loss", "program")
+_FREE_SECTIONS = (*_TARGETS, "callbacks")
+_FREE_KEYS = ("tuner.space.", "tuner.hypermodel.")
+_MAX_SHOWN = 160
 
 
 @contextlib.contextmanager
@@ -31,6 +36,39 @@ def explained(groups: Mapping[str, Collection[str]]) -> Iterator[None]:
         raise ConfigError(f"A configuration file is not valid YAML. {_one_line(error)}") from error
 
 
+@contextlib.contextmanager
+def only_hydra(overrides: Sequence[str]) -> Iterator[None]:
+    """Turn Python's own errors, which Hydra lets through for some values, into a `ConfigError`.
+
+    Only for calls of Hydra alone: around kdist's own code it would hide faults of kdist.
+
+    Args:
+        overrides: What was typed.
+    """
+    try:
+        yield
+    except (KdistError, HydraException, OmegaConfBaseException, yaml.YAMLError):
+        raise
+    except (
+        ArithmeticError,
+        AttributeError,
+        LookupError,
+        RecursionError,
+        TypeError,
+        ValueError,
+    ) as error:
+        raise ConfigError(
+            f"Hydra cannot take one of these values ({type(error).__name__}: {_one_line(error)}). "
+            f"Received: {shown(' '.join(overrides))}. Give each key a value of the kind that "
+            "`--cfg job` shows for it."
+        ) from error
+
+
+def shown(text: str) -> str:
+    """Return a text for a message, cut where it is long."""
+    return text if len(text) <= _MAX_SHOWN else text[:_MAX_SHOWN] + "..."
+
+
 def explain(error: Exception, groups: Mapping[str, Collection[str]]) -> ConfigError:
     """Return what Hydra refused, why, and what to do."""
     if isinstance(error, MissingConfigException):
@@ -38,7 +76,10 @@ def explain(error: Exception, groups: Mapping[str, Collection[str]]) -> ConfigEr
     message = str(error)
     unknown = re.search(r"Could not (?:override|append) '(?P<key>[^']+)'", message)
     if unknown:
-        return _unknown_key(unknown["key"], groups)
+        return _unknown_key(unknown["key"], groups, _inner_key(error, unknown["key"]), message)
+    merged = re.fullmatch(r"Error merging override (?P<override>.+)", message, re.DOTALL)
+    if merged:
+        return _not_merged(merged["override"], error)
     deleted = re.search(r"Could not delete.*'(?P<key>[^']+)' does not exist", message)
     if deleted:
         return unknown_key(deleted["key"])
@@ -72,14 +113,37 @@ def _missing_file(error: MissingConfigException) -> ConfigError:
     )
 
 
-def _unknown_key(key: str, groups: Mapping[str, Collection[str]]) -> ConfigError:
-    section, _, name = key.partition(".")
-    if name and section in _FREE_SECTIONS:
-        return ConfigError(
-            f"{section} has no key {name} in the chosen configuration. To pass a further argument "
-            f"to its _target_, write ++{key}=..."
-        )
-    return unknown_key(key, [*known_keys(), *groups])
+def _unknown_key(
+    key: str, groups: Mapping[str, Collection[str]], inner: str | None, message: str
+) -> ConfigError:
+    """Return the error for a key, or for one inside of the mapping that was typed as its value."""
+    full_key = inner or key
+    section, _, name = full_key.partition(".")
+    if not name:
+        return unknown_key(full_key, [*known_keys(), *groups])
+    if section not in _FREE_SECTIONS and not full_key.startswith(_FREE_KEYS):
+        return unknown_key(full_key)
+    typed = re.search(r"To append to your config use \+(?P<override>.+)", message, re.DOTALL)
+    wanted = shlex.quote(f"++{typed['override']}") if inner and typed else f"++{full_key}=..."
+    why = "To pass a further argument to its _target_" if section in _TARGETS else "To add it"
+    return ConfigError(
+        f"{section} has no key {name} in the chosen configuration. {why}, write {wanted}"
+    )
+
+
+def _inner_key(error: Exception, typed: str) -> str | None:
+    """Return the key inside a typed mapping that Hydra refused, if the value was a mapping."""
+    inner = getattr(error.__cause__, "full_key", None) or ""
+    return inner if inner.startswith(f"{typed}.") else None
+
+
+def _not_merged(override: str, error: Exception) -> ConfigError:
+    """Return the error for a value of another kind than what the key holds."""
+    reason = str(error.__cause__ or "").partition("\n")[0].rstrip(".")
+    plain = override.lstrip("+")
+    is_mapping = plain.startswith("metrics={")
+    hint = f" Take the list out first: ~metrics {shlex.quote('+' + plain)}" if is_mapping else ""
+    return ConfigError(f"{override} does not fit what the key holds: {reason}.{hint}")
 
 
 def _one_line(error: Exception) -> str:

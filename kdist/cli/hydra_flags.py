@@ -11,7 +11,7 @@ from omegaconf import DictConfig
 from kdist.cli.arguments import CommandLine
 from kdist.cli.composition import checked_overrides, known_groups
 from kdist.cli.groups import PRIMARY, conf_folder
-from kdist.cli.hydra_errors import explained
+from kdist.cli.hydra_errors import explained, only_hydra
 
 
 def answer_flags(line: CommandLine) -> int:
@@ -27,7 +27,8 @@ def answer_flags(line: CommandLine) -> int:
     decorated = hydra.main(version_base="1.3", config_path=str(conf_folder()), config_name=PRIMARY)
     with explained(known_groups(line)), _command_line(_hydra_argv(line)):
         try:
-            decorated(shows_only)()
+            with only_hydra(line.overrides):
+                decorated(shows_only)()
         except SystemExit as stop:
             return stop.code if isinstance(stop.code, int) else 0
     return 0

@@ -57,9 +57,16 @@ def read(schema: type[Schema], content: Any, key: str = "") -> Schema:
 
 def unknown_key(key: str, known: Collection[str] = ()) -> ConfigError:
     """Return the error for a key that the configuration does not have."""
-    close = difflib.get_close_matches(key, list(known) or known_keys(), n=1, cutoff=0.7)
-    guess = f" Did you mean {close[0]}?" if close else " `--cfg job` shows the keys there are."
-    return ConfigError(f"The configuration has no key {key}.{guess}")
+    candidates = list(known) or known_keys()
+    section = key[: key.rfind(".") + 1]
+    names = [each.removeprefix(section) for each in candidates if each.startswith(section)]
+    if not names:
+        section, names = "", candidates
+    close = difflib.get_close_matches(key.removeprefix(section), names, n=1, cutoff=0.7)
+    hint = (
+        f"Did you mean {section}{close[0]}?" if close else "`--cfg job` shows the keys there are."
+    )
+    return ConfigError(f"The configuration has no key {key}. {hint}")
 
 
 def known_keys(schema: type = Config, prefix: str = "") -> list[str]:

@@ -116,6 +116,21 @@ def test_the_run_dir_is_hydra_s(tmp_path, monkeypatch):
         ("epochs=[", "key=value. Received: 'epochs=['"),
         ("~nothing", "no key nothing"),
         ("hydra/launcher=foo", "hydra/launcher has no option foo"),
+        (
+            "optimizer={_target_: my.Adam, unknown: 1}",
+            "optimizer has no key unknown in the chosen configuration. To pass a further argument "
+            "to its _target_, write '++optimizer={_target_: my.Adam, unknown: 1}'",
+        ),
+        ("callbacks={stop: {patience: 3}}", "no key stop in the chosen configuration. To add it"),
+        ("program.x=1", "++program.x=..."),
+        ("checkpoint={keep_bst: 1}", "no key checkpoint.keep_bst. Did you mean checkpoint.keep_b"),
+        ("strategy={name: ps, foo: 1}", "no key strategy.foo. `--cfg job`"),
+        ("metrics={out: [mse]}", "~metrics '+metrics={out: [mse]}'"),
+        ("cluster=[1]", "cluster=[1] does not fit"),
+        ("metrics.out=mse", "Received: metrics.out=mse. Give each key"),
+        ("model=[1]", "Received: model=[1]. Give each key"),
+        (f"epochs={'9' * 5000}", "Received: epochs=999"),
+        (f"loss={'[' * 2000}{']' * 2000}", "Received: loss=[[["),
     ],
 )
 def test_a_refusal_is_one_line_that_says_what_to_do(override, said):
@@ -123,6 +138,12 @@ def test_a_refusal_is_one_line_that_says_what_to_do(override, said):
         compose(override)
     assert said in str(caught.value)
     assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 500
+
+
+def test_a_new_key_inside_of_a_mapping_is_taken_with_two_plus_signs():
+    tree = compose("++optimizer={_target_: my.Adam, unknown: 1}").tree
+    assert (tree.optimizer._target_, tree.optimizer.unknown) == ("my.Adam", 1)
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,7 @@ from kdist.cli.composition import (
     without_hydra,
 )
 from kdist.cli.groups import PRIMARY
-from kdist.cli.hydra_errors import explained
+from kdist.cli.hydra_errors import explained, only_hydra
 from kdist.cli.sweep.jobs import SweepJob
 from kdist.config import reading
 from kdist.config.schema import SweepConfig
@@ -134,9 +134,10 @@ def planned_sweep(line: CommandLine) -> Iterator[SweepPlan]:
         # Where joblib's own plugin is installed, its schema has the name of kdist's file.
         warnings.filterwarnings("ignore", message=r"\s*'hydra/launcher/joblib' is validated")
         loader = GlobalHydra.instance().config_loader()
-        tree = loader.load_configuration(
-            primary, [*overrides_of_path, *overrides], run_mode=RunMode.MULTIRUN
-        )
+        with only_hydra(overrides):
+            tree = loader.load_configuration(
+                primary, [*overrides_of_path, *overrides], run_mode=RunMode.MULTIRUN
+            )
         HydraConfig.instance().set_config(tree)
         section = OmegaConf.to_container(tree.get("sweep") or OmegaConf.create(), resolve=True)
         yield SweepPlan(
@@ -185,7 +186,8 @@ def compose_job(plan: SweepPlan, overrides: Sequence[str], number: int, folder: 
     """
     with explained(plan.groups):
         taken = as_hydra_takes_them(overrides, plan.groups)
-        tree = plan.loader.load_sweep_config(plan.tree, list(taken))
+        with only_hydra(taken):
+            tree = plan.loader.load_sweep_config(plan.tree, list(taken))
         with read_write(tree.hydra), open_dict(tree.hydra):
             tree.hydra.job.id = str(number)
             tree.hydra.job.num = number
