@@ -15,7 +15,8 @@ from omegaconf import DictConfig, open_dict
 
 from kdist.cli.arguments import CommandLine, as_hydra_takes_them, group_choice
 from kdist.cli.groups import PRIMARY, conf_folder, options_of_groups
-from kdist.cli.hydra_errors import explained, only_hydra, shown
+from kdist.cli.hydra_errors import explained, only_hydra
+from kdist.config.reading import shown
 from kdist.errors import ConfigError
 
 

@@ -9,7 +9,7 @@ import yaml
 from hydra.errors import HydraException, MissingConfigException
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
-from kdist.config.reading import known_keys, unknown_key
+from kdist.config.reading import known_keys, shown, unknown_key
 from kdist.errors import ConfigError, KdistError
 
 # Options that come with an extra.
@@ -18,7 +18,6 @@ _OPTIONAL = {"hydra/sweeper/optuna": " optuna comes with: pip install 'kdist[opt
 _TARGETS = ("data", "model", "optimizer", "loss", "program")
 _FREE_SECTIONS = (*_TARGETS, "callbacks")
 _FREE_KEYS = ("tuner.space.", "tuner.hypermodel.")
-_MAX_SHOWN = 160
 
 
 @contextlib.contextmanager
@@ -62,11 +61,6 @@ def only_hydra(overrides: Sequence[str]) -> Iterator[None]:
             f"Received: {shown(' '.join(overrides))}. Give each key a value of the kind that "
             "`--cfg job` shows for it."
         ) from error
-
-
-def shown(text: str) -> str:
-    """Return a text for a message, cut where it is long."""
-    return text if len(text) <= _MAX_SHOWN else text[:_MAX_SHOWN] + "..."
 
 
 def explain(error: Exception, groups: Mapping[str, Collection[str]]) -> ConfigError:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import difflib
+import re
 import types
 import typing
 from collections.abc import Collection, Mapping
@@ -16,6 +17,7 @@ _BOOLEAN_WORDS = {
     **dict.fromkeys(("yes", "on", "true"), True),
     **dict.fromkeys(("no", "off", "false"), False),
 }
+_MAX_SHOWN = 160
 # Keys whose fields have another name.
 _FIELDS = {"_target_": "target", "async": "async_"}
 _WANTED = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}
@@ -80,6 +82,11 @@ def known_keys(schema: type = Config, prefix: str = "") -> list[str]:
     return keys
 
 
+def shown(text: str) -> str:
+    """Return a text for a message, cut where it is long."""
+    return text if len(text) <= _MAX_SHOWN else text[:_MAX_SHOWN] + "..."
+
+
 def _key_of(field_name: str) -> str:
     """Return the key of a field; some keys cannot be names of fields."""
     return next((key for key, name in _FIELDS.items() if name == field_name), field_name)
@@ -125,17 +132,30 @@ def _convert_scalar(kind: type, value: Any, key: str) -> Any:
         word = value.lower() if isinstance(value, str) else None
         if isinstance(value, bool) or word in _BOOLEAN_WORDS:
             return value if isinstance(value, bool) else _BOOLEAN_WORDS[word or ""]
-    elif isinstance(value, str):
-        try:
-            return _convert_scalar(kind, float(value), key)
-        except (ValueError, ConfigError):
-            pass
-    elif isinstance(value, int | float) and not isinstance(value, bool):
+    elif (number := _number(value)) is not None:
         if kind is float:
-            return float(value)
-        if value == value and abs(value) != float("inf") and value == int(value):
-            return int(value)
-    raise ConfigError(f"{key} must be {_WANTED[kind]}. Received: {value!r}.")
+            return float(number)
+        if isinstance(number, int) or number.is_integer():
+            if -(2**63) <= number < 2**63:
+                return int(number)
+            # TensorFlow could not count with it, whatever the key.
+            raise ConfigError(
+                f"{key} must be a whole number of at most 64 bits. Received: {shown(repr(value))}."
+            )
+    raise ConfigError(f"{key} must be {_WANTED[kind]}. Received: {shown(repr(value))}.")
+
+
+def _number(value: Any) -> int | float | None:
+    """Return a number, also one written as a text; `None` if it is none that a float can hold."""
+    try:
+        if isinstance(value, str):
+            value = float(value) if re.search(r"[.eEnN]", value) else int(value)
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            float(value)
+            return value
+    except (ValueError, OverflowError):
+        pass
+    return None
 
 
 def _text(value: Any, key: str) -> str:

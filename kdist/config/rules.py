@@ -67,6 +67,17 @@ _AT_LEAST: Mapping[str, int] = {
     "tuner.iterations": 1,
     "tuner.num_initial_points": 1,
 }
+_MOST_SEED = 2**32 - 1
+_A_PROCESS = "each of them is a process on this machine"
+# What is far from anything that works, and would end in a strange error, or in none for long.
+_AT_MOST: Mapping[str, tuple[int, str]] = {
+    "seed": (_MOST_SEED, "NumPy takes no larger one"),
+    "tuner.seed": (_MOST_SEED, "NumPy takes no larger one"),
+    "strategy.devices": (1024, "each of them computes a share of the batch"),
+    "cluster.workers": (10_000, _A_PROCESS),
+    "cluster.ps": (10_000, _A_PROCESS),
+}
+_MOST_SECONDS = 1_000_000  # 11 days; the system's own waits end at 24.
 _MORE_THAN_0 = ("start_timeout_s", "heartbeat_timeout_s", "chief_lost_timeout_s", "stop_grace_s")
 
 
@@ -84,10 +95,17 @@ def check(config: Config) -> None:
         value = _value(config, key)
         if value is not None and value < least:
             raise ConfigError(f"{key} must be at least {least}. Received: {value}.")
+    for key, (most, why) in _AT_MOST.items():
+        value = _value(config, key)
+        if value is not None and value > most:
+            raise ConfigError(f"{key} must be at most {most}: {why}. Received: {value}.")
     for name in _MORE_THAN_0:
         seconds = getattr(config.cluster, name)
-        if seconds is not None and not seconds > 0:
-            raise ConfigError(f"cluster.{name} must be more than 0 seconds. Received: {seconds}.")
+        if seconds is not None and not 0 < seconds <= _MOST_SECONDS:
+            raise ConfigError(
+                f"cluster.{name} must be more than 0 seconds, and at most {_MOST_SECONDS}. "
+                f"Received: {seconds}."
+            )
     _check_command(config)
     _check_strategy(config)
     _check_training(config)
@@ -172,6 +190,14 @@ def _check_search(config: Config) -> None:
             f"A search trains. Received: tuner={tuner.name} with command={config.command}. "
             "Drop one of them."
         )
+    for key in ("seed", "tuner.seed"):
+        value = _value(config, key)
+        if value is not None and value > _MOST_SEED - tuner.executions_per_trial:
+            raise ConfigError(
+                f"{key} must be at most {_MOST_SEED} less tuner.executions_per_trial: each "
+                f"execution of a trial has a seed of its own. Received: {key}={value}, "
+                f"tuner.executions_per_trial={tuner.executions_per_trial}."
+            )
     for entry in read_space(tuner.space):
         name = entry.key.lstrip("+")
         if name.split(".")[0] in ("tuner", "command", "run", "hydra"):

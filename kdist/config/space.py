@@ -187,7 +187,7 @@ def _number(entry: Mapping[str, Any], name: str, kind: str, spot: str) -> float:
     value: Any = entry.get(name)
     try:
         number = math.nan if isinstance(value, bool) else float(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         number = math.nan
     if math.isfinite(number) and (kind == FLOAT or number == int(number)):
         return number if kind == FLOAT else int(number)

@@ -43,6 +43,7 @@ def start(argv, folder, program=("-m", "kdist"), **environ):
         (["-m", "epochs=1,0"], 2),
         (["epochz=3"], 2),
         (["epochs=0"], 2),
+        (["data.batch_size=99999999999999999999"], 2),
         (["model=nothing"], 2),
         (["--no-such-flag"], 2),
     ],

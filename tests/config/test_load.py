@@ -1,5 +1,8 @@
 """The one gate: what a configuration may hold, and how a fault is named."""
 
+import dataclasses
+import typing
+
 import pytest
 
 from kdist import config
@@ -29,6 +32,10 @@ def test_sections_with_a_target_keep_its_arguments_apart():
     [
         ({"epochs": "12"}, "epochs", 12),
         ({"max_steps": 1e5}, "max_steps", 100_000),
+        ({"max_steps": "9007199254740993"}, "max_steps", 2**53 + 1),
+        ({"epochs": "1e2"}, "epochs", 100),
+        ({"epochs": 2**63 - 1}, "epochs", 2**63 - 1),
+        ({"seed": 2**32 - 1}, "seed", 2**32 - 1),
         ({"verbose": "yes"}, "verbose", True),
         ({"debug": "Off"}, "debug", False),
         ({"run": 20}, "run", "20"),
@@ -71,9 +78,26 @@ def test_values_are_read_as_users_write_them(content, key, value):
         ({"epochs": 0}, "epochs must be at least 1", "0"),
         ({"data": {"batch_size": 0}}, "data.batch_size must be at least 1", "0"),
         ({"seed": -1}, "seed", "-1"),
+        ({"seed": 2**32}, "seed must be at most 4294967295", "4294967296"),
+        (
+            {"seed": 2**32 - 1, "tuner": {"name": "random"}},
+            "seed must be at most 4294967295 less tuner.executions_per_trial",
+            "seed=4294967295, tuner.executions_per_trial=1",
+        ),
+        ({"epochs": "1e300"}, "epochs must be a whole number of at most 64 bits", "'1e300'"),
+        ({"class_weight": {10**20: 1.0}}, "class_weight", "100000000000000000000"),
+        ({"class_weight": {0: 10**400}}, "class_weight.0 must be a number", "1000"),
+        ({"strategy": {"devices": 2000}}, "strategy.devices must be at most 1024", "2000"),
+        (
+            {"cluster": {"workers": 100_000}},
+            "cluster.workers must be at most 10000: each of them is a process on this machine",
+            "100000",
+        ),
         ({"steps_per_execution": 0}, "steps_per_execution", "0"),
         ({"cluster": {"start_timeout_s": 0}}, "cluster.start_timeout_s", "0"),
         ({"cluster": {"start_timeout_s": float("nan")}}, "cluster.start_timeout_s", "nan"),
+        ({"cluster": {"heartbeat_timeout_s": float("inf")}}, "cluster.heartbeat_timeout_s", "inf"),
+        ({"cluster": {"stop_grace_s": 1e9}}, "at most 1000000", "1000000000.0"),
         ({"strategy": {"name": "tpu"}}, "strategy.name", "tpu"),
         ({"strategy": {"collective": "mpi"}}, "strategy.collective", "mpi"),
         ({"strategy": {"update": "sync"}}, "strategy.update", "no strategy"),
@@ -111,3 +135,24 @@ def test_a_fault_is_named_by_its_key_and_value(content, named, shown):
         config.load(content)
     assert named in str(caught.value)
     assert shown in str(caught.value)
+
+
+WHOLE_NUMBERS = [
+    (section, name)
+    for section, schema in [("", Config), *typing.get_type_hints(Config).items()]
+    if dataclasses.is_dataclass(schema)
+    for name, kind in typing.get_type_hints(schema).items()
+    if kind is int or int in typing.get_args(kind)
+    if typing.get_origin(kind) is not dict
+]
+
+
+@pytest.mark.parametrize(("section", "name"), WHOLE_NUMBERS)
+@pytest.mark.parametrize("value", [2**63, -(2**63) - 1, 1e300, "99999999999999999999"])
+def test_no_key_takes_a_number_that_tensorflow_cannot_hold(section, name, value):
+    content = {name: value}
+    with pytest.raises(ConfigError) as caught:
+        config.load({section: content} if section else content)
+    key = f"{section}.{name}" if section else name
+    assert str(caught.value).startswith(f"{key} must be a whole number of at most 64 bits.")
+    assert repr(value) in str(caught.value)

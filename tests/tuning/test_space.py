@@ -71,6 +71,7 @@ def test_conditions_put_parents_first():
         ({"type": "int", "min": 3, "max": 3}, "min must be less than"),
         ({"type": "int", "min": 1.5, "max": 3}, "tuner.space.x.min must be a whole number"),
         ({"type": "int", "min": True, "max": 3}, "tuner.space.x.min must be a whole number"),
+        ({"type": "int", "min": 1, "max": 10**400}, "tuner.space.x.max must be a whole number"),
         ({"type": "float", "max": 3}, "tuner.space.x.min must be a number. Received: None"),
         ({"type": "float", "min": 0, "max": 1, "sampling": "log"}, "must be more than 0"),
         ({"type": "float", "min": 1, "max": 2, "sampling": "lag"}, "linear, log, reverse_log"),
