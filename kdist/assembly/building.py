@@ -8,7 +8,7 @@ import keras
 
 from kdist.assembly.row_tables import building_tables
 from kdist.config.schema import Config, TargetConfig
-from kdist.config.targets import BoundTarget, bind_target, resolve
+from kdist.config.targets import TARGET, BoundTarget, bind_target, resolve
 from kdist.distribute.data import DataSettings, make_source
 from kdist.distribute.data.source import BatchSource
 from kdist.distribute.shares import WorkerShare
@@ -179,7 +179,8 @@ class Builder:
             given = BoundTarget(key=key, path=str(object_name), function=function, arguments={})
             return given.call()
         bound = bind_target(key, section, typed_keys=self._typed, extra=extra)
-        if bound.dropped:
+        # Who types a `_target_` knows that the keys of the option's own target are still there.
+        if bound.dropped and f"{key}.{TARGET}" not in self._typed:
             self.notes.append(f"{bound.path} does not take {', '.join(bound.dropped)}: left out.")
         return bound.call()
 

@@ -12,7 +12,7 @@ _COMMANDS = (
     ("+tuner=bayesian tuner.max_trials=20", "a search; tuner.space says over what"),
     ("+strategy=ps command=plan", "show tasks, addresses and devices; start nothing"),
     ("command=evaluate run=outputs/<date>/<time>", "a finished run (also predict, export)"),
-    ("--config-dir outputs/<date>/<time> --config-name config", "repeat a run"),
+    ("--config-dir outputs/<date>/<time> --config-name config", "repeat a run (not of kdist.fit)"),
 )
 
 
