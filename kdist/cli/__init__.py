@@ -15,7 +15,7 @@ from kdist.cli.arguments import CommandLine, parse
 from kdist.cli.groups import conf_folder, options_of_groups
 from kdist.cli.help_text import help_text
 from kdist.cli.reporting import report
-from kdist.errors import KdistError
+from kdist.errors import EnvironmentFault, KdistError
 
 _STARTED_AT_S = time.time()
 _INTERRUPTED = 130
@@ -45,6 +45,7 @@ def _dispatch(line: CommandLine) -> int:
     if line.wants_version:
         sys.stdout.write(f"kdist {kdist.__version__}\n")
         return 0
+    _check_current_folder()
     if line.hydra_flags:
         from kdist.cli.hydra_flags import answer_flags
 
@@ -57,3 +58,14 @@ def _dispatch(line: CommandLine) -> int:
     from kdist.cli.run import run
 
     return run(compose_run(line), os.environ, started_at_s=_STARTED_AT_S)
+
+
+def _check_current_folder() -> None:
+    """Refuse a current folder that is gone: run folders and the user's modules are found by it."""
+    try:
+        os.getcwd()
+    except OSError as error:
+        raise EnvironmentFault(
+            f"The current folder cannot be read ({error.strerror}); was it deleted or moved? "
+            f"Received: {os.environ.get('PWD', 'no PWD')}. Change into a folder that exists."
+        ) from error

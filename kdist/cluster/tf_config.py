@@ -6,6 +6,7 @@ key and the value, before TensorFlow sees it.
 
 import difflib
 import json
+import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -42,12 +43,12 @@ def decode(environ: Mapping[str, str]) -> Membership | None:
     raw = environ.get(VARIABLE)
     if raw is None:
         return None
-    content = _parse(raw)
-    _refuse_unknown("", content, ("cluster", "task"), _IGNORED_KEYS)
-    if content.get("rpc_layer", "grpc") != "grpc":
-        raise _fault("rpc_layer", 'must be "grpc"', content["rpc_layer"])
-    spec = _decode_cluster(content)
-    return Membership(spec, _decode_task(content, spec))
+    try:
+        return _decode(_parse(raw))
+    except RecursionError as error:
+        raise ConfigError(
+            f"{VARIABLE} is nested too deeply to be read. Received: {_shown(raw)}"
+        ) from error
 
 
 def encode(spec: ClusterSpec, task: Task) -> str:
@@ -70,12 +71,22 @@ def _parse(raw: str) -> dict[str, Any]:
             f"{VARIABLE} is not valid JSON (column {error.colno}: {error.msg}); was it cut off, or "
             f"its quotes lost? Received: {_shown(raw)}"
         ) from error
+    except ValueError as error:  # A number of thousands of digits.
+        raise ConfigError(f"{VARIABLE} cannot be read: {error}. Received: {_shown(raw)}") from error
     if not isinstance(content, dict):
         raise ConfigError(
             f'{VARIABLE} must be an object with the keys "cluster" and "task". '
             f"Received: {_shown(raw)}"
         )
     return content
+
+
+def _decode(content: Mapping[str, Any]) -> Membership:
+    _refuse_unknown("", content, ("cluster", "task"), _IGNORED_KEYS)
+    if content.get("rpc_layer", "grpc") != "grpc":
+        raise _fault("rpc_layer", 'must be "grpc"', content["rpc_layer"])
+    spec = _decode_cluster(content)
+    return Membership(spec, _decode_task(content, spec))
 
 
 def _decode_cluster(content: Mapping[str, Any]) -> ClusterSpec:
@@ -150,7 +161,7 @@ def _check_address(key: str, address: Any) -> None:
     host, _, port = address.rpartition(":")
     if not host or any(mark in address for mark in "/ \t\n"):
         raise _fault(key, 'must be "host:port", with no scheme or path', address)
-    if not (port.isascii() and port.isdigit() and 1 <= int(port) <= 65535):
+    if not (re.fullmatch("[0-9]{1,5}", port) and 1 <= int(port) <= 65535):
         raise _fault(key, "must end in a port from 1 to 65535", address)
 
 

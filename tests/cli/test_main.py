@@ -73,6 +73,22 @@ def test_a_refusal_is_one_line_on_stderr(argv, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("argv", [[], ["-m", "seed=1,2"], ["--cfg", "job"]])
+def test_a_current_folder_that_is_gone_is_one_line(argv, tmp_path):
+    shell = 'rmdir "$PWD" && exec "$0" -m kdist "$@"'
+    done = subprocess.run(
+        ["sh", "-c", shell, sys.executable, *argv],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+    )
+    assert done.returncode == 2
+    assert done.stderr.startswith("Error: The current folder cannot be read")
+    assert done.stderr.count("\n") == 1
+    assert str(tmp_path) in done.stderr
+
+
 def test_debug_shows_the_traceback(tmp_path):
     done = start(["epochs=0", "debug=true"], tmp_path)
     assert done.returncode == 2
