@@ -232,6 +232,22 @@ def recorded_slots(optimizer: keras.optimizers.Optimizer) -> Iterator[list[tuple
             del each.add_variable_from_reference
 
 
+def slots_of(
+    optimizer: keras.optimizers.Optimizer, variable: Any, *kinds: str
+) -> list[tf.Variable]:
+    """Return the slots of a variable, inside of `update_step`.
+
+    Private because Keras keeps the slots of Adam, and the order of its variables, to itself.
+
+    Args:
+        optimizer: A built optimizer.
+        variable: What `update_step` was given.
+        *kinds: Attributes in which the optimizer lists its slots.
+    """
+    index = optimizer._get_variable_index(variable)
+    return [getattr(optimizer, kind)[index].value for kind in kinds]
+
+
 def set_path(variable: keras.Variable, path: str, name: str) -> None:
     """Give a bucket the path of the one variable it holds, for rules that go by path or name."""
     variable._path = path

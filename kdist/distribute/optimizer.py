@@ -13,6 +13,7 @@ import keras
 import tensorflow as tf
 
 from kdist.distribute import keras_adapter
+from kdist.distribute.fused_updates import fused_class
 from kdist.distribute.gradients import all_finite, divide
 from kdist.distribute.graph_values import eagerly
 from kdist.distribute.layout import BucketLayout
@@ -81,7 +82,7 @@ def clone_optimizer(
         with keras.saving.custom_object_scope(custom):
             inner = inner_optimizer(optimizer)
             config = {**eagerly(inner.get_config), **changes}
-            clone = type(inner).from_config(config)
+            clone = fused_class(type(inner)).from_config(config)
             if inner is optimizer:
                 return clone
             return keras.optimizers.LossScaleOptimizer(

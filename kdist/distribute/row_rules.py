@@ -13,6 +13,7 @@ import keras
 import tensorflow as tf
 
 from kdist.distribute import keras_adapter
+from kdist.distribute.fused_updates import public_class
 
 # (optimizer, step from 1, learning rate, rows, slots of the rows, gradient) -> (rows, slots)
 RowRule = Callable[[Any, Any, Any, Any, Sequence[Any], Any], tuple[Any, list[Any]]]
@@ -98,7 +99,7 @@ def update_rows(
         slots: Its slots, in the order in which the optimizer creates them.
         gradient: Rows with their ids, each id once; see `sum_repeated`.
     """
-    rule = ROW_RULES[type(optimizer)]
+    rule = ROW_RULES[public_class(type(optimizer))]
     rate: Any = optimizer.learning_rate
     step = keras_adapter.own_iterations(optimizer) + 1
     ids, total = gradient.indices, gradient.values

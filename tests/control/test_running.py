@@ -130,7 +130,7 @@ def test_a_killed_chief_is_lost_after_the_timeout_and_not_before(cluster_of, pro
     start_s = time.monotonic()
     chief.kill()
     assert waiting.line("PeerLostError").startswith("PeerLostError: chief-0 vanished")
-    assert 1.4 < time.monotonic() - start_s < 6
+    assert 1.4 < time.monotonic() - start_s < 20
     assert blocked.line("lost").startswith("lost: chief-0 vanished")
     assert (waiting.end(), blocked.end()) == (75, 75)
 

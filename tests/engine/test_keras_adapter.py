@@ -140,6 +140,27 @@ def test_slots_are_recorded_with_their_variable_and_the_hook_is_removed():
     assert "add_variable_from_reference" not in vars(optimizer)
 
 
+def test_slots_are_found_inside_of_an_update():
+    found = []
+
+    class Looking(keras.optimizers.Adam):
+        def update_step(self, gradient, variable, learning_rate):
+            found.append(keras_adapter.slots_of(self, variable, "_momentums", "_velocities"))
+            super().update_step(gradient, variable, learning_rate)
+
+    optimizer = Looking(0.1)
+    variables = [keras.Variable(np.zeros(2, "float32")) for _ in range(2)]
+    optimizer.build(variables)
+    optimizer.apply([tf.ones([2]), 2 * tf.ones([2])], variables)
+    for (mean, square), gradient in zip(found, (1, 2), strict=True):
+        np.testing.assert_allclose(mean, [0.1 * gradient] * 2, rtol=1e-5)
+        np.testing.assert_allclose(square, [0.001 * gradient**2] * 2, rtol=1e-5)
+    momentum = keras.optimizers.SGD(0.1, momentum=0.9)
+    momentum.build(variables)
+    (slot,) = keras_adapter.slots_of(momentum, variables[1].value, "momentums")
+    assert slot is momentum.momentums[1].value
+
+
 def test_counter_and_averages_of_an_optimizer():
     optimizer = keras.optimizers.SGD(0.1, use_ema=True, gradient_accumulation_steps=2)
     variable = keras.Variable(np.zeros(2, "float32"))
