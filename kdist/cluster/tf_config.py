@@ -5,9 +5,10 @@ key and the value, before TensorFlow sees it.
 """
 
 import difflib
+import ipaddress
 import json
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +21,8 @@ VARIABLE = "TF_CONFIG"
 # What schedulers add beside `cluster` and `task`; none of it changes who takes part.
 _IGNORED_KEYS = ("environment", "job", "model_dir", "rpc_layer")
 _IGNORED_TASK_KEYS = ("cloud", "trial")
+# Names of this machine for itself: of two tasks there, only one can have the port.
+_LOOPBACK = ("localhost", "127.0.0.1", "::1")
 _MAX_SHOWN = 160
 
 
@@ -65,12 +68,14 @@ def _parse(raw: str) -> dict[str, Any]:
             f"in it, or unset it (`unset {VARIABLE}`) to train without one."
         )
     try:
-        content = json.loads(raw)
+        content = json.loads(raw, object_pairs_hook=_without_doubles)
     except json.JSONDecodeError as error:
         raise ConfigError(
             f"{VARIABLE} is not valid JSON (column {error.colno}: {error.msg}); was it cut off, or "
             f"its quotes lost? Received: {_shown(raw)}"
         ) from error
+    except ConfigError:
+        raise
     except ValueError as error:  # A number of thousands of digits.
         raise ConfigError(f"{VARIABLE} cannot be read: {error}. Received: {_shown(raw)}") from error
     if not isinstance(content, dict):
@@ -78,6 +83,20 @@ def _parse(raw: str) -> dict[str, Any]:
             f'{VARIABLE} must be an object with the keys "cluster" and "task". '
             f"Received: {_shown(raw)}"
         )
+    return content
+
+
+def _without_doubles(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    """Return an object of the JSON; of a key that is there twice, json would keep the last."""
+    content: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in content:
+            raise ConfigError(
+                f"{VARIABLE}: {json.dumps(name)} stands twice in one object; write it once, with "
+                f"all that belongs to it. Received: {_shown(json.dumps(content[name]))} and "
+                f"{_shown(json.dumps(value))}"
+            )
+        content[name] = value
     return content
 
 
@@ -94,7 +113,7 @@ def _decode_cluster(content: Mapping[str, Any]) -> ClusterSpec:
     cluster = content["cluster"]
     if not isinstance(cluster, dict) or not cluster:
         raise _fault("cluster", 'must map task types to lists of "host:port" addresses', cluster)
-    owners: dict[str, Task] = {}
+    owners: dict[tuple[str, int], Task] = {}
     addresses: dict[TaskType, tuple[str, ...]] = {}
     for name, listed in cluster.items():
         key = f"cluster.{name}"
@@ -102,14 +121,15 @@ def _decode_cluster(content: Mapping[str, Any]) -> ClusterSpec:
         if not isinstance(listed, list):
             raise _fault(key, 'must be a list of "host:port" addresses', listed)
         for index, address in enumerate(listed):
-            _check_address(f"{key}[{index}]", address)
-            if address in owners:
+            place = _read_address(f"{key}[{index}]", address)
+            owner = owners.setdefault(place, Task(task_type, index))
+            if owner != Task(task_type, index):
                 raise _fault(
                     f"{key}[{index}]",
-                    f"is also the address of {owners[address]}; give each task its own",
+                    f"is also the address of {owner} ({cluster[str(owner.type)][owner.index]}); "
+                    "give each task its own",
                     address,
                 )
-            owners[address] = Task(task_type, index)
         if task_type is TaskType.CHIEF and len(listed) > 1:
             raise _fault(key, "must hold one address: there is one chief", listed)
         if listed:
@@ -154,8 +174,12 @@ def _task_type(key: str, name: Any) -> TaskType:
     raise _fault(key, f"must be one of {', '.join(known)}{_guess(name, known)}", name)
 
 
-def _check_address(key: str, address: Any) -> None:
-    """Refuse what is no "host:port"; any host is allowed (dashes, dots, underscores, [::1])."""
+def _read_address(key: str, address: Any) -> tuple[str, int]:
+    """Return host and port of a "host:port", the same for all spellings of one address.
+
+    Any host is allowed (dashes, dots, underscores, [::1]). Names are not looked up: who resolves
+    them to what is known to their machines only.
+    """
     if not isinstance(address, str):
         raise _fault(key, 'must be a "host:port" string', address)
     host, _, port = address.rpartition(":")
@@ -163,6 +187,20 @@ def _check_address(key: str, address: Any) -> None:
         raise _fault(key, 'must be "host:port", with no scheme or path', address)
     if not (re.fullmatch("[0-9]{1,5}", port) and 1 <= int(port) <= 65535):
         raise _fault(key, "must end in a port from 1 to 65535", address)
+    host = host.lower()
+    if ":" in host or "[" in host:
+        host = _read_ipv6(key, host, address)
+    return "localhost" if host in _LOOPBACK else host, int(port)
+
+
+def _read_ipv6(key: str, host: str, address: str) -> str:
+    example = 'must have an IPv6 address in brackets, as in "[::1]:2222"'
+    if not (host.startswith("[") and host.endswith("]")):
+        raise _fault(key, example, address)
+    try:
+        return str(ipaddress.IPv6Address(host[1:-1]))
+    except ValueError as error:
+        raise _fault(key, example, address) from error
 
 
 def _refuse_unknown(

@@ -69,6 +69,21 @@ def test_an_empty_list_of_tasks_is_no_fault():
     assert membership.spec == ClusterSpec({TaskType(k): tuple(v) for k, v in PS_CLUSTER.items()})
 
 
+@pytest.mark.parametrize(
+    "workers",
+    [
+        ("localhost:1", "127.0.0.1:2"),
+        ("127.0.0.1:1", "127.0.0.2:1"),
+        ("[fe80::1%eth0]:1", "[fe80::1%eth1]:1"),
+        ("a_b.c-d:1", "10.0.0.1:1", "[2001:DB8::1]:1"),
+    ],
+)
+def test_addresses_that_may_differ_are_taken_as_they_are(workers):
+    membership = decode(environ(two_workers(*workers)))
+    assert membership is not None
+    assert membership.spec.addresses[TaskType.WORKER] == workers
+
+
 FAULTS = [
     ("empty", "", "empty", "''"),
     ("blank", "  \n", "empty", "unset"),
@@ -77,6 +92,13 @@ FAULTS = [
     ("nested", "[" * 100_000, "nested too deeply", "[[["),
     ("nested cluster", '{"cluster": ' + "[" * 900 + "]" * 900 + "}", "TF_CONFIG", "[[["),
     ("a huge number", "9" * 5000, "cannot be read", "999"),
+    (
+        "a key twice",
+        '{"cluster": {"worker": ["a:1"], "worker": ["b:1"]}, "task": {}}',
+        '"worker" stands twice',
+        '["a:1"] and ["b:1"]',
+    ),
+    ("task twice", '{"task": 1, "task": 2}', '"task" stands twice', "1 and 2"),
     ("a list", "[1]", '"cluster" and "task"', "[1]"),
     ("an empty object", "{}", "cluster is missing", "{}"),
     ("no cluster", {"task": WORKER_1}, "cluster is missing", "worker"),
@@ -109,6 +131,23 @@ CLUSTER_FAULTS = [
     ("a number", two_workers(2222), "cluster.worker[0]", "2222"),
     ("same address twice", two_workers("a:1", "a:1"), "cluster.worker[1]", "worker-0"),
     ("same address, two jobs", two_workers("a:1", ps=["a:1"]), "cluster.ps[0]", "worker-0"),
+    ("other case", two_workers("Host.A:1", "host.a:01"), "cluster.worker[1]", "worker-0 (Host.A:1"),
+    (
+        "localhost twice",
+        two_workers("127.0.0.1:1", "localhost:1"),
+        "cluster.worker[1]",
+        "worker-0 (127.0.0.1:1)",
+    ),
+    (
+        "two loops",
+        two_workers("[::1]:1", ps=["localhost:1"]),
+        "cluster.ps[0]",
+        "worker-0 ([::1]:1)",
+    ),
+    ("two IPv6", two_workers("[::2]:1", "[0::0:2]:1"), "cluster.worker[1]", "worker-0 ([::2]:1)"),
+    ("no brackets", two_workers("::1:2222"), "in brackets", '"::1:2222"'),
+    ("half a bracket", two_workers("[::1:2222"), "in brackets", '"[::1:2222"'),
+    ("no IPv6", two_workers("[::g]:2222"), "in brackets", '"[::g]:2222"'),
     ("two chiefs", {"chief": ["a:1", "b:1"]}, "cluster.chief", '["a:1", "b:1"]'),
     ("nobody trains", {"ps": ["a:1"]}, "cluster", "at least one worker"),
 ]
@@ -149,6 +188,7 @@ def test_a_fault_is_one_line_that_names_the_key_and_the_value(content, key, valu
     message = str(caught.value)
     assert message.startswith("TF_CONFIG")
     assert "\n" not in message
+    assert message.count("Received:") == 1
     assert key in message
     assert value in message
 
