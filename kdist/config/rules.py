@@ -74,8 +74,8 @@ _AT_MOST: Mapping[str, tuple[int, str]] = {
     "seed": (_MOST_SEED, "NumPy takes no larger one"),
     "tuner.seed": (_MOST_SEED, "NumPy takes no larger one"),
     "strategy.devices": (1024, "each of them computes a share of the batch"),
-    "cluster.workers": (10_000, _A_PROCESS),
-    "cluster.ps": (10_000, _A_PROCESS),
+    "cluster.workers": (1000, _A_PROCESS),
+    "cluster.ps": (1000, _A_PROCESS),
 }
 _MOST_SECONDS = 1_000_000  # 11 days; the system's own waits end at 24.
 _MORE_THAN_0 = ("start_timeout_s", "heartbeat_timeout_s", "chief_lost_timeout_s", "stop_grace_s")

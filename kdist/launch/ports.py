@@ -1,6 +1,7 @@
 """Free ports of this machine, for the tasks of one launch."""
 
 import contextlib
+import errno
 import os
 import socket
 import threading
@@ -9,6 +10,8 @@ from collections.abc import Iterable
 from kdist.errors import EnvironmentFault
 
 _MAX_TRIES = 100
+# What fails for the number of ports, not for the host.
+_USED_UP = (errno.EADDRINUSE, errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
 def find_free_ports(host: str, num_ports: int) -> tuple[int, ...]:
@@ -17,20 +20,28 @@ def find_free_ports(host: str, num_ports: int) -> tuple[int, ...]:
     They are not reserved: the task that gets one says so by name if somebody was faster.
 
     Raises:
-        EnvironmentFault: If nothing can listen on `host`.
+        EnvironmentFault: If nothing can listen on `host`, or not so many tasks can.
     """
     with contextlib.ExitStack() as stack:
+        listeners: list[socket.socket] = []
         try:
             # All are held at once, so that none is given out twice.
-            listeners = [
-                stack.enter_context(socket.create_server((host, 0), family=_family(host)))
-                for _ in range(num_ports)
-            ]
-        except OSError as error:
-            number = error.errno or 0
+            for _ in range(num_ports):
+                if not host:
+                    raise ValueError("it is empty")  # A socket would take it for every address.
+                listener = socket.create_server((host, 0), family=_family(host))
+                listeners.append(stack.enter_context(listener))
+        except (OSError, TypeError, ValueError) as error:  # The latter for what no host can be.
+            number = getattr(error, "errno", None) or 0
             reason = os.strerror(number) if number > 0 else error
+            if number in _USED_UP:
+                raise EnvironmentFault(
+                    f"This machine cannot serve so many tasks. Received: {num_ports} tasks "
+                    f"(cluster.workers, cluster.ps and the chief), ports for {len(listeners)} of "
+                    f"them on {host} ({reason}). Use fewer workers or parameter servers."
+                ) from error
             raise EnvironmentFault(
-                f"This machine cannot serve on cluster.host. Received: {host} ({reason}). Use an "
+                f"This machine cannot serve on cluster.host. Received: {host!r} ({reason}). Use an "
                 "address of this machine, as in cluster.host=127.0.0.1."
             ) from error
         return tuple(listener.getsockname()[1] for listener in listeners)

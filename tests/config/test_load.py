@@ -90,7 +90,7 @@ def test_values_are_read_as_users_write_them(content, key, value):
         ({"strategy": {"devices": 2000}}, "strategy.devices must be at most 1024", "2000"),
         (
             {"cluster": {"workers": 100_000}},
-            "cluster.workers must be at most 10000: each of them is a process on this machine",
+            "cluster.workers must be at most 1000: each of them is a process on this machine",
             "100000",
         ),
         ({"steps_per_execution": 0}, "steps_per_execution", "0"),
