@@ -44,9 +44,13 @@ class Silent:
 
 
 def epoch_facts(
-    state: TrainingState, seconds: float, num_examples: int, learning_rate: float | None
+    state: TrainingState,
+    seconds: float,
+    num_examples: int,
+    learning_rate: float | None,
+    planned_steps: int | None = None,
 ) -> EpochFacts:
-    """Return what the epoch that has just ended brought."""
+    """Return what the epoch that has just ended, or was to have so many batches, brought."""
     return EpochFacts(
         epoch=state.epochs_done,
         global_step=state.num_updates,
@@ -55,6 +59,7 @@ def epoch_facts(
         examples=num_examples,
         metrics=state.metrics,
         learning_rate=learning_rate,
+        planned_steps=planned_steps,
     )
 
 

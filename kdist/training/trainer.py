@@ -127,7 +127,8 @@ class Trainer:
             self._loop.reset_logs()
             self._bridge.epoch_begin(state.epochs_done)
         left = plan.total_steps - state.batches_seen + state.step_in_epoch
-        self._train_epoch(min(plan.steps_per_epoch, left))
+        planned = min(plan.steps_per_epoch, left)
+        self._train_epoch(planned)
         is_short = left < plan.steps_per_epoch and not self._bridge.stop_training
         is_cut = is_short or state.stop_reason is not None
         if is_cut:
@@ -144,10 +145,13 @@ class Trainer:
         epoch, learning_rate = state.epochs_done, self._bridge.view.learning_rate
         state.metrics = logs
         self._bridge.epoch_end(epoch, logs)
+        is_whole = state.step_in_epoch >= planned and self._validation is None
+        cut_of = None if state.stop_reason is None or is_whole else planned
         seconds = state.epoch_s
         state.train_s += seconds
         state.epochs_done, state.step_in_epoch, state.epoch_s = epoch + 1, 0, 0.0
-        facts = epoch_facts(state, seconds, self._loop.logs.num_examples(sums), learning_rate)
+        num_examples = self._loop.logs.num_examples(sums)
+        facts = epoch_facts(state, seconds, num_examples, learning_rate, cut_of)
         self._reporter.epoch(facts)
         self._on_epoch(facts)
         if not is_cut:

@@ -53,7 +53,8 @@ def test_a_picture_is_written(tmp_path, epoch, num_epochs):
         table.append(
             epoch(number, loss=1 / number, val_loss=2.0, **{"$a_{": 0.5}, learning_rate=1 / number)
         )
-    assert write_curves(csv_path, png_path, title="50% of $")
+    best = {"monitor": "loss", "value": 1 / num_epochs, "epoch": num_epochs}
+    assert write_curves(csv_path, png_path, title="50% of $", best=best)
     assert png_path.read_bytes().startswith(b"\x89PNG")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["curves.png", "metrics.csv"]
 

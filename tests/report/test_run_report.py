@@ -1,5 +1,6 @@
 """Reports that cannot be written cost a warning, never the run."""
 
+import dataclasses
 import io
 import math
 from dataclasses import dataclass
@@ -48,6 +49,29 @@ def test_what_the_opening_has_said_is_not_said_again(tmp_path, opening):
     report.closing({"warnings": ["data.train is read as a stream.", "The disk is full."]})
     assert stream.getvalue().count("read as a stream") == 1
     assert "The disk is full." in stream.getvalue()
+
+
+def test_an_epoch_that_a_stop_ended_is_never_the_best(tmp_path, opening, epoch):
+    report, stream = make(tmp_path)
+    report.opening(opening())
+    report.epoch(epoch(1, loss=0.5))
+    report.epoch(dataclasses.replace(epoch(2, loss=0.1), planned_steps=50))
+    report.finish()
+    report.closing({"status": "failed", "metrics": {"loss": 0.1}, "best": report.best()})
+    assert report.best() == {"monitor": "loss", "value": 0.5, "epoch": 1}
+    assert stream.getvalue().splitlines()[-3:] == [
+        "failed",
+        "  last epoch (2, partial)  loss 0.1000",
+        "  best epoch (1, by loss)  loss 0.5000",
+    ]
+
+
+def test_the_speed_of_the_first_epoch_of_a_run_that_goes_on_is_its_own(tmp_path, opening, epoch):
+    report, stream = make(tmp_path)
+    report.go_on_after([{"epoch": 1, "loss": 0.5}], 23)
+    report.opening(opening())
+    report.epoch(epoch(2, loss=0.4))
+    assert stream.getvalue().endswith("0.50 s  46 steps/s\n")
 
 
 def test_files_that_cannot_be_written_are_named_once_each(tmp_path, opening, epoch):

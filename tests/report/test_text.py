@@ -1,5 +1,7 @@
 """The lines of the opening, of progress, and of the end."""
 
+import dataclasses
+
 import pytest
 
 from kdist.training.report import closing_text, text
@@ -77,6 +79,16 @@ def test_epoch_line(epoch):
     assert "  ".join(parts) == "epoch  2/10  loss 0.5000  val_loss 0.2500  0.50 s  46 steps/s"
 
 
+@pytest.mark.parametrize(
+    ("num_steps", "said"),
+    [(266, "partial: 266 of 1,250 batches"), (1250, "partial: not validated")],
+)
+def test_an_epoch_that_a_stop_ended_is_no_whole_one(epoch, num_steps, said):
+    facts = dataclasses.replace(epoch(3, loss=0.5), planned_steps=1250)
+    parts = text.epoch_parts(facts, epochs=20, num_steps=num_steps)
+    assert parts[:3] == ["epoch  3/20", said, "loss 0.5000"]
+
+
 def test_lines_break_between_parts():
     assert text.wrapped(["epoch 2", "loss 0.5000", "46 steps/s", "x"], 20) == [
         "epoch 2  loss 0.5000",
@@ -97,7 +109,12 @@ RESULT = {
     "warnings": [],
     "run_dir": "outputs/x",
 }
-HISTORY = {1: {"loss": 0.2, "val_loss": 0.2}, 2: {"loss": 0.1, "val_loss": 0.3}}
+METRICS = {1: {"loss": 0.2, "val_loss": 0.2}, 2: {"loss": 0.1, "val_loss": 0.3}}
+
+
+@pytest.fixture
+def history(epoch):
+    return {number: epoch(number, **metrics) for number, metrics in METRICS.items()}
 
 
 def test_closing_lines():
@@ -128,25 +145,31 @@ def test_closing_of_a_run_that_failed_early_leaves_the_error_to_the_launcher():
     ]
 
 
-def test_closing_columns_show_last_best_and_final():
-    columns = closing_text.closing_columns(RESULT | {"final_metrics": {"val_loss": 0.15}}, HISTORY)
+def test_closing_columns_show_last_best_and_final(history):
+    columns = closing_text.closing_columns(RESULT | {"final_metrics": {"val_loss": 0.15}}, history)
     assert columns == (
-        ("last epoch (2)", HISTORY[2]),
-        ("best epoch (1, by val_loss)", HISTORY[1]),
+        ("last epoch (2)", METRICS[2]),
+        ("best epoch (1, by val_loss)", METRICS[1]),
         ("final weights", {"val_loss": 0.15}),
     )
 
 
-def test_closing_columns_join_when_the_last_epoch_is_the_best():
+def test_a_last_epoch_that_a_stop_ended_is_called_partial(history):
+    history[2] = dataclasses.replace(history[2], planned_steps=100)
+    headings = [heading for heading, _ in closing_text.closing_columns(RESULT, history)]
+    assert headings == ["last epoch (2, partial)", "best epoch (1, by val_loss)"]
+
+
+def test_closing_columns_join_when_the_last_epoch_is_the_best(history):
     result = RESULT | {"best": {"monitor": "loss", "value": 0.1, "epoch": 2}}
-    assert closing_text.closing_columns(result, HISTORY) == (
-        ("last and best epoch (2, by loss)", HISTORY[2]),
+    assert closing_text.closing_columns(result, history) == (
+        ("last and best epoch (2, by loss)", METRICS[2]),
     )
 
 
-def test_null_metrics_of_a_diverged_run_are_left_out():
+def test_null_metrics_of_a_diverged_run_are_left_out(history):
     columns = closing_text.closing_columns(
-        RESULT | {"metrics": {"loss": None, "auc": 0.5}}, HISTORY
+        RESULT | {"metrics": {"loss": None, "auc": 0.5}}, history
     )
     assert columns[0] == ("last epoch (2)", {"auc": 0.5})
 

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+from kdist.training.report.facts import EpochFacts
 from kdist.training.report.formats import (
     count_text,
     duration_text,
@@ -91,13 +92,13 @@ def update_lines(result: Mapping[str, Any]) -> tuple[Line, ...]:
 
 
 def closing_columns(
-    result: Mapping[str, Any], history: Mapping[int, Mapping[str, float]]
+    result: Mapping[str, Any], history: Mapping[int, EpochFacts]
 ) -> tuple[tuple[str, Mapping[str, float]], ...]:
     """Return the columns of the closing table: last epoch, best epoch, final weights.
 
     Args:
         result: The content of result.json.
-        history: Metrics by epoch, as far as this process saw them.
+        history: Epochs by number, as far as this process saw them.
 
     Returns:
         Pairs of a heading and metrics; empty if no epoch ended.
@@ -108,9 +109,13 @@ def closing_columns(
     last_epoch = max(history, default=None)
     columns = []
     if last:
-        columns.append(("last epoch" if last_epoch is None else f"last epoch ({last_epoch})", last))
+        where = ""
+        if last_epoch is not None:
+            where = f" ({last_epoch}{', partial' if history[last_epoch].is_partial else ''})"
+        columns.append((f"last epoch{where}", last))
     if best_epoch is not None and best_epoch != last_epoch:
-        metrics = history.get(best_epoch) or {best["monitor"]: best["value"]}
+        seen = history.get(best_epoch)
+        metrics = {best["monitor"]: best["value"]} if seen is None else seen.metrics
         columns.append((f"best epoch ({best_epoch}, by {best['monitor']})", metrics))
     elif best_epoch is not None and columns:
         columns[0] = (f"last and best epoch ({last_epoch}, by {best['monitor']})", last)

@@ -32,9 +32,7 @@ class View(Protocol):
         """Show what an epoch brought."""
         ...
 
-    def closing(
-        self, result: Mapping[str, Any], history: Mapping[int, Mapping[str, float]]
-    ) -> None:
+    def closing(self, result: Mapping[str, Any], history: Mapping[int, EpochFacts]) -> None:
         """Show how the run ended."""
         ...
 
@@ -64,7 +62,7 @@ class ConsoleReport:
         self._shown_at_s = clock()
         self._epochs: int | None = None
         self._batches_seen = 0
-        self._history: dict[int, Mapping[str, float]] = {}
+        self._history: dict[int, EpochFacts] = {}
 
     def __enter__(self) -> "ConsoleReport":
         """Return this report."""
@@ -78,6 +76,10 @@ class ConsoleReport:
     ) -> None:
         """Leave the terminal as it was."""
         self.close()
+
+    def go_on_after(self, batches_seen: int) -> None:
+        """Let the next epoch be one that begins after so many batches."""
+        self._batches_seen = batches_seen
 
     def opening(self, facts: OpeningFacts) -> None:
         """Show what is known before the first step."""
@@ -104,7 +106,7 @@ class ConsoleReport:
         """Show what an epoch brought. Call it once an epoch, after validation."""
         num_steps = facts.batches_seen - self._batches_seen
         self._batches_seen = facts.batches_seen
-        self._history[facts.epoch] = dict(facts.metrics)
+        self._history[facts.epoch] = facts
         self._view.epoch(facts, epochs=self._epochs, num_steps=num_steps)
         self._shown_at_s = self._clock()
 

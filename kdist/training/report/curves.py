@@ -6,9 +6,8 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from kdist.training.best import best_of
 from kdist.training.report.formats import escaped, metric_text
 from kdist.training.report.metrics_csv import Row, read_metrics
 
@@ -70,8 +69,7 @@ def write_curves(
     png_path: str | os.PathLike[str],
     *,
     title: str = "",
-    monitor: str | None = None,
-    mode: str = "auto",
+    best: dict[str, Any] | None = None,
 ) -> bool:
     """Draw the curves of a run, with the best epoch marked.
 
@@ -79,8 +77,7 @@ def write_curves(
         metrics_csv_path: The run's metrics.csv.
         png_path: The picture, replaced as a whole.
         title: A line above the panels, such as the mode.
-        monitor: What "best" goes by, as in `best_of`.
-        mode: Whether less or more of it is better, likewise.
+        best: The epoch to mark, as `best_of` returns it.
 
     Returns:
         Whether there was anything to draw.
@@ -92,7 +89,7 @@ def write_curves(
     panels = plan_panels(rows)
     if not panels:
         return False
-    data = _draw(rows, panels, title=title, best=best_of(rows, monitor, mode))
+    data = _draw(rows, panels, title=title, best=best)
     path = Path(png_path)
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:

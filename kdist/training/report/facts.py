@@ -144,6 +144,8 @@ class EpochFacts:
         examples: Training examples of this epoch.
         metrics: Loss, metrics, and their `val_` counterparts where validation ran.
         learning_rate: At the end of the epoch; `None` where the optimizer has none.
+        planned_steps: Batches that it was to have, if a stop came before its end, which includes
+            its validation; `None` for a whole epoch.
     """
 
     epoch: int
@@ -153,3 +155,9 @@ class EpochFacts:
     examples: int
     metrics: Mapping[str, float]
     learning_rate: float | None = None
+    planned_steps: int | None = None
+
+    @property
+    def is_partial(self) -> bool:
+        """Whether a stop came before its end: then it is no epoch to compare with others."""
+        return self.planned_steps is not None

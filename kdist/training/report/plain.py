@@ -39,9 +39,7 @@ class PlainView:
         """Write one line."""
         self._write("  ".join(epoch_parts(facts, epochs=epochs, num_steps=num_steps)))
 
-    def closing(
-        self, result: Mapping[str, Any], history: Mapping[int, Mapping[str, float]]
-    ) -> None:
+    def closing(self, result: Mapping[str, Any], history: Mapping[int, EpochFacts]) -> None:
         """Write the end, a line for each column of metrics, and the counts."""
         columns = [
             Line(heading, "  ".join(metric_texts(metrics)))

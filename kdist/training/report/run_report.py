@@ -75,6 +75,7 @@ class RunReport:
             batches_seen: Batches of those epochs.
         """
         self._rows = [dict(row) for row in rows]
+        self._console.go_on_after(batches_seen)
         self._tensorboard.go_on_after(batches_seen)
         if rows:
             self._try(self._csv_path, lambda: self._metrics_csv.go_on_after(rows))
@@ -100,7 +101,8 @@ class RunReport:
 
     def epoch(self, facts: EpochFacts) -> None:
         """Write and show what an epoch brought. Call it once an epoch, after validation."""
-        self._rows.append({"epoch": facts.epoch, **facts.metrics})
+        if not facts.is_partial:
+            self._rows.append({"epoch": facts.epoch, **facts.metrics})
         self._try(self._csv_path, lambda: self._metrics_csv.append(facts))
         self._try("TensorBoard's files", lambda: self._tensorboard.epoch(facts))
         self._console.epoch(facts)
@@ -110,7 +112,7 @@ class RunReport:
         self._try("TensorBoard's files", lambda: self._tensorboard.contributions(sample))
 
     def best(self, monitor: str | None = None, mode: str = "auto") -> dict[str, Any] | None:
-        """Return result.json's `best` over the epochs so far, as `best_of` finds it."""
+        """Return result.json's `best` over the whole epochs so far, as `best_of` finds it."""
         return best_of(self._rows, monitor, mode)
 
     def finish(self, monitor: str | None = None, mode: str = "auto") -> None:
@@ -119,7 +121,7 @@ class RunReport:
         self._try(
             self._png_path,
             lambda: write_curves(
-                self._csv_path, self._png_path, title=self._title, monitor=monitor, mode=mode
+                self._csv_path, self._png_path, title=self._title, best=self.best(monitor, mode)
             ),
             errors=_DRAWING_ERRORS,
         )

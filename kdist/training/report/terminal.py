@@ -87,9 +87,7 @@ class TerminalView:
         text.stylize("bold", 0, len(parts[0]))
         self._print(text)
 
-    def closing(
-        self, result: Mapping[str, Any], history: Mapping[int, Mapping[str, float]]
-    ) -> None:
+    def closing(self, result: Mapping[str, Any], history: Mapping[int, EpochFacts]) -> None:
         """Draw the closing panel with its table."""
         self.close()
         columns = closing_columns(result, history)

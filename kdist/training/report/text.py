@@ -126,6 +126,7 @@ def epoch_parts(facts: EpochFacts, *, epochs: int | None, num_steps: int) -> lis
     """Return the parts of the lasting line of an epoch of `num_steps` batches."""
     parts = [
         _epoch_text(facts.epoch, epochs),
+        *_cut_texts(facts.planned_steps, num_steps),
         *metric_texts(facts.metrics),
         duration_text(facts.seconds),
     ]
@@ -153,6 +154,14 @@ def labelled(label: str, texts: Iterable[str], *, is_warning: bool = False) -> l
 def _epoch_text(epoch: int, epochs: int | None) -> str:
     """Return `epoch  3/20`, of one width all through the run."""
     return f"epoch {epoch}" if epochs is None else f"epoch {epoch:>{len(str(epochs))}}/{epochs}"
+
+
+def _cut_texts(planned_steps: int | None, num_steps: int) -> list[str]:
+    if planned_steps is None:
+        return []
+    if num_steps >= planned_steps:
+        return ["partial: not validated"]
+    return [f"partial: {count_text(num_steps)} of {plural_text(planned_steps, 'batch')}"]
 
 
 def _tasks_text(tasks: tuple[str, ...]) -> str:
