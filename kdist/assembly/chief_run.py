@@ -11,17 +11,18 @@ from kdist.assembly.cluster_link import say
 from kdist.assembly.contribution_log import ContributionLog, contribution_log
 from kdist.assembly.facts import opening_facts
 from kdist.assembly.failures import PEER_ERRORS, as_kdist_error, with_lost_peer
-from kdist.assembly.history import History, read_history
+from kdist.assembly.history import History, launched_story, read_history
 from kdist.assembly.identity import run_facts
 from kdist.assembly.keeping import checkpoints_of, make_keeper
-from kdist.assembly.result_content import beginning, ending
+from kdist.assembly.result_content import beginning, ended_as, ending
 from kdist.assembly.resuming import NOTHING_LEFT, GoingOn, find_own, open_folder
 from kdist.assembly.run_parts import Parts, Place, make_trainer
 from kdist.assembly.signals import EXIT_CODES
 from kdist.cluster.task import Task
 from kdist.errors import KdistError, PeerLostError
 from kdist.records.events import EventLog
-from kdist.records.result import COMPLETED, FAILED, STOPPED, write_result
+from kdist.records.launch_story import LaunchStory
+from kdist.records.result import FAILED, write_result
 from kdist.records.run_folder import RunFolder
 from kdist.training.best import doubt_about_monitor
 from kdist.training.checkpoints.folder import CheckpointFolder
@@ -107,9 +108,8 @@ class _ChiefRun:
     def run(self) -> int:
         """Train, and write what came of it; return the exit code."""
         place, parts = self.place, self.parts
-        history = History(place.request.attempt)  # A launcher counts the losses itself.
         if not place.request.is_local:
-            history = read_history(self.folder.events_jsonl, place.request.task)
+            self._history = read_history(self.folder.events_jsonl, place.request.task)
             self._record_tasks()
         self._begin()
         self.result = beginning(
@@ -121,7 +121,6 @@ class _ChiefRun:
             warnings=[*parts.sources.notes, *parts.engine.warnings, *self.warnings],
             run_dir=self.folder.path,
         )
-        self._history = history
         if self.going_on is not None:
             self.result["resumed_from_step"] = self.going_on.state.batches_seen
         with self._recorded_failure():
@@ -130,7 +129,7 @@ class _ChiefRun:
             save_model(
                 parts.model, parts.engine.loop.store, parts.bridge.view, self.folder.model_keras
             )
-            self.result["status"] = COMPLETED if state.stop_reason is None else STOPPED
+            self.result |= ended_as(state.stop_reason, self._story().failure)
         self._conclude()
         self.report.closing(self.result)
         return EXIT_CODES.get(self.trainer.state.stop_reason or "", 0)
@@ -203,17 +202,29 @@ class _ChiefRun:
                 raise
             raise cause from error
 
+    def _story(self) -> LaunchStory:
+        """Return what happened to tasks so far: a launcher knows it best."""
+        request, history, cluster = self.place.request, self._history, self.place.cluster
+        if request.is_local:
+            since_s = request.started_at_s
+            return launched_story(self.folder.events_jsonl, since_s, attempt=request.attempt)
+        return LaunchStory(
+            num_restarts=history.num_restarts + cluster.num_rejoined,
+            num_workers_lost=history.num_workers_lost + cluster.num_workers_lost,
+        )
+
     def _conclude(self) -> None:
         """Fill in what training came to, and write curves.png and result.json."""
-        rule, cluster = self.place.config.checkpoint, self.place.cluster
-        self.result["restarts"] = self._history.num_restarts + cluster.num_rejoined
+        rule = self.place.config.checkpoint
+        story = self._story()
+        self.result["restarts"] = story.num_restarts
         self.report.finish(rule.monitor, rule.mode)
         best = self.report.best(rule.monitor, rule.mode)
         self.result |= ending(
             self.trainer.state,
             best=best and {**best, "checkpoint": self.checkpoints.of_epoch(best["epoch"])},
             started_at_s=self.place.request.started_at_s,
-            num_workers_lost=self._history.num_workers_lost + cluster.num_workers_lost,
+            num_workers_lost=story.num_workers_lost,
             warnings=[*self.result["warnings"], *self.report.warnings],
         )
         self.result |= self.log.entries()
@@ -226,7 +237,11 @@ def _recorder(place: Place, parts: Parts, events: EventLog, report: RunReport) -
     def record(facts: EpochFacts) -> None:
         place.link.send("progressed", batches_seen=facts.batches_seen)
         events.write(
-            "epoch_ended", epoch=facts.epoch, batches_seen=facts.batches_seen, seconds=facts.seconds
+            "epoch_ended",
+            epoch=facts.epoch,
+            batches_seen=facts.batches_seen,
+            seconds=facts.seconds,
+            is_partial=facts.is_partial or None,
         )
         has_validation = parts.sources.validation is not None
         monitor = place.config.checkpoint.monitor

@@ -1,5 +1,6 @@
-"""What a run folder's events tell of earlier attempts, where no launcher counts them."""
+"""What a run folder's events tell of restarts and losses: a launcher's, or those of all starts."""
 
+import contextlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -7,6 +8,7 @@ from typing import Any
 
 from kdist.cluster.task import Task, TaskType
 from kdist.records.events import read_events
+from kdist.records.launch_story import LaunchStory, read_story
 from kdist.records.result import COMPLETED, STOPPED
 
 
@@ -16,6 +18,15 @@ class History:
 
     num_restarts: int = 0
     num_workers_lost: int = 0
+
+
+def launched_story(events_jsonl: Path, since_s: float, *, attempt: int) -> LaunchStory:
+    """Return what the launcher, which began then, has written so far; at least this attempt."""
+    story = LaunchStory()
+    with contextlib.suppress(OSError, ValueError, KeyError):
+        story = read_story(events_jsonl, since_s)
+    story.num_restarts = max(story.num_restarts, attempt)
+    return story
 
 
 def read_history(events_jsonl: Path, chief: Task) -> History:

@@ -10,7 +10,7 @@ from kdist.cluster.spec import ClusterSpec
 from kdist.cluster.task import TaskType
 from kdist.cluster.traits import StrategyTraits
 from kdist.config.schema import Config
-from kdist.records.result import blank_result
+from kdist.records.result import COMPLETED, FAILED, STOPPED, blank_result
 from kdist.training.trainer import TrainingPlan, TrainingState
 
 
@@ -66,6 +66,20 @@ def ending(
         per_step = state.examples_seen / max(1, state.batches_seen)
         found["examples_per_second"] = found["steps_per_second"] * per_step
     return found
+
+
+def ended_as(stop_reason: str | None, failure: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return status and error of a run whose chief has saved all.
+
+    Args:
+        stop_reason: The signal that stopped training, if one did.
+        failure: Why the launcher ends the run, if it does; by a signal to the chief.
+    """
+    status = COMPLETED if stop_reason is None else STOPPED
+    if failure is None or (status == COMPLETED and failure.get("is_consequence")):
+        return {"status": status, "error": None}
+    error = {name: failure.get(name) for name in ("type", "message", "task")}
+    return {"status": FAILED, "error": error}
 
 
 def _seconds(state: TrainingState, started_at_s: float) -> dict[str, float | None]:

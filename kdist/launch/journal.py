@@ -12,6 +12,7 @@ from kdist.errors import KdistError
 from kdist.launch.outcome import Restart
 from kdist.launch.policy import Cause
 from kdist.records.events import EventLog
+from kdist.records.launch_story import LaunchStory
 from kdist.records.result import (
     COMPLETED,
     FAILED,
@@ -34,6 +35,7 @@ class Journal:
         self._log: EventLog | None = None
         self.folder: RunFolder | None = None
         self.error: str | None = None
+        self.story = LaunchStory()
 
     def open(self, run_dir: Path | str) -> None:
         """Write to this run folder from now on; the chief has made it."""
@@ -46,10 +48,21 @@ class Journal:
     def record(self, event: str, **fields: Any) -> None:
         """Note that something happened now. A folder that cannot be written ends nothing."""
         at_s = self._clock()
+        self.story.note(event, fields)
         if self._log is None:
             self._kept.append((at_s, event, fields))
         else:
             self._write(event, at_s, fields)
+
+    def record_failure(self, cause: Cause) -> None:
+        """Note why the run ends; a chief that can still tell how it ended has it from there."""
+        self.record(
+            "run_failed",
+            task=str(cause.task),
+            type=cause.type,
+            message=cause.message,
+            is_consequence=cause.is_consequence or None,
+        )
 
     def begin_attempt(self, attempt: int, restart: Restart) -> None:
         """Note that all tasks start again. What the last chief wrote of its end counts no more."""
@@ -71,36 +84,41 @@ class Journal:
         cause: Cause | None,
         was_stopped: bool,
         known: Mapping[str, Any],
-        num_restarts: int = 0,
-        num_workers_lost: int = 0,
-    ) -> None:
+    ) -> str | None:
         """Make result.json tell how the run ended, where the chief could not or did not know.
 
         Args:
             cause: Why the run failed, if it did.
             was_stopped: Whether a signal ended it.
             known: Values for a result that has to be made from nothing.
-            num_restarts: Restarts, of one task or of all.
-            num_workers_lost: Workers lost, in all attempts.
+
+        Returns:
+            Why a run that was stopped could not save all that it had, if so.
         """
         if self.folder is None:
-            return
+            return None
         try:
             written = read_result(self.folder.result_json)
         except KdistError:
             written = None
         settled = settled_result(written, cause=cause, was_stopped=was_stopped, known=known)
-        if (num_restarts or num_workers_lost) and (latest := settled or written):
-            lost = max(num_workers_lost, int(latest.get("workers_lost") or 0))
-            settled = {**latest, "restarts": num_restarts, "workers_lost": lost}
+        counts = {
+            "restarts": self.story.num_restarts,
+            "workers_lost": self.story.num_workers_lost,
+        }
+        latest = settled or written
+        if latest and any((latest.get(name) or 0) != count for name, count in counts.items()):
+            settled = {**latest, **counts}
         if settled is None:
-            return
+            return None
+        status = None if written is None else written["status"]
         try:
             write_result(self.folder.result_json, settled)
-            if written is None:
+            if status != settled["status"]:
                 self.record("run_ended", status=settled["status"], error=settled["error"])
         except KdistError as error:
             self.error = str(error)
+        return settled["warnings"][-1] if (status, settled["status"]) == (FAILED, STOPPED) else None
 
     def _write(self, event: str, at_s: float, fields: dict[str, Any]) -> None:
         try:
@@ -120,7 +138,8 @@ def settled_result(
     """Return the result to write, or `None` where the one that is there tells all.
 
     The chief's own account stays; only what it could not know is put right: that another task
-    was the cause, or that the chief itself was killed.
+    was the cause, that the chief itself was killed, or that a loss kept it from saving while it
+    stopped, which is no failure of a run that goes on later.
     """
     if cause is not None:
         error = {"type": cause.type, "message": cause.message, "task": str(cause.task)}
@@ -135,6 +154,11 @@ def settled_result(
     if was_stopped and written is None:
         warning = "The chief was killed before it could write its result."
         return blank_result(**{**known, "status": STOPPED, "warnings": [warning]})
+    if was_stopped and written is not None and written["status"] == FAILED:
+        what = (written.get("error") or {}).get("message") or "A task was lost."
+        warning = f"{what} The run was stopping: steps since its last checkpoint are not saved."
+        warnings = [*(written.get("warnings") or []), warning]
+        return {**written, "status": STOPPED, "error": None, "warnings": warnings}
     return None
 
 

@@ -141,18 +141,17 @@ def run_tasks(
     finally:
         for output in outputs.values():
             output.close()
-    journal.settle_result(
+    unsaved = journal.settle_result(
         cause=ended.cause,
         was_stopped=ended.stop_signal is not None,
         known=known_facts(config, requests[0].spec),
-        num_restarts=budget.num_restarts,
-        num_workers_lost=budget.num_workers_lost,
     )
     if is_debug and journal.folder is None and ended.cause is not None:
         for output in outputs.values():
             say("\n".join([f"--- {output.task}", *output.tail(200)]))
     is_undisturbed = ended.cause is None and ended.stop_signal is None
-    warnings = (ended.warnings if is_undisturbed else ()) + tuple(filter(None, [journal.error]))
+    warnings = ended.warnings if is_undisturbed else ()
+    warnings += tuple(filter(None, [unsaved, journal.error]))
     for warning in warnings:
         say(f"Warning: {warning}")
     return LocalRun(

@@ -38,15 +38,13 @@ class RestartPolicy:
 
 
 class RestartBudget:
-    """Counts losses and restarts of a run, and forgives restarts once it got further than ever."""
+    """Counts restarts of a run, and forgives them once it got further than ever."""
 
     def __init__(self, policy: RestartPolicy) -> None:
         """Nothing has been spent."""
         self.policy = policy
         self.has_begun = False  # Whether the chief has been ready once.
         self.is_over = False  # Whether it is completed or stopped, and all of it written.
-        self.num_restarts = 0
-        self.num_workers_lost = 0
         self.num_spent = 0
         self._furthest = 0
 
@@ -64,13 +62,8 @@ class RestartBudget:
             self._furthest = batches_seen
             self.num_spent = 0
 
-    def note_loss(self, task: Task) -> None:
-        """Take in that a task was lost."""
-        self.num_workers_lost += task.type is TaskType.WORKER
-
     def spend(self, *, is_smaller: bool = False) -> None:
         """Take in a restart; one with fewer workers begins to count anew."""
-        self.num_restarts += 1
         self.num_spent = 0 if is_smaller else self.num_spent + 1
 
     def explain(self, cause: Cause) -> Cause:

@@ -178,11 +178,10 @@ class Supervisor:
 
     def _record_end(self, end: TaskEnd) -> None:
         event, message, task = "task_ended", None, str(end.task)
-        if policy.is_abnormal(end.exit_code) and not end.was_stopped:
+        is_over = self._around.budget.is_over  # Nothing is lost any more.
+        if policy.is_abnormal(end.exit_code) and not (end.was_stopped or is_over):
             event = "task_lost" if restarts.is_loss(end) else "task_failed"
             message = end.failure.message if end.failure else end.how
-        if event == "task_lost":
-            self._around.budget.note_loss(end.task)
         self._around.journal.record(event, task=task, exit_code=end.exit_code, message=message)
 
     def _judge(self, *, is_final: bool = False) -> None:
@@ -252,6 +251,7 @@ class Supervisor:
     def _announce(self, cause: Cause | None) -> None:
         if cause is not None and self._cause is None and self._chief_exit_code != 0:
             self._cause = self._around.budget.explain(cause)
+            self._around.journal.record_failure(self._cause)
             outputs = [m.output for m in self._members if m.task == cause.task]
             self._around.on_cause(self._cause, outputs[0])
 

@@ -3,12 +3,14 @@
 import hashlib
 import json
 import os
+import pathlib
 import signal
 import subprocess
 import sys
 import time
 
 from kdist import errors
+from kdist.records.launch_story import read_story
 
 
 def scripted(request, link):
@@ -84,6 +86,17 @@ def _take_signal(request, link, name, path, exit_code):
     signal.signal(getattr(signal, name), leave)
 
 
+def _show_story_at_sigterm(request, link):
+    """Do what a chief does that is told to stop: say how the run ended, and leave."""
+
+    def leave(number, frame):
+        _show_story(request, link)
+        sys.stdout.flush()
+        os._exit(143)
+
+    signal.signal(signal.SIGTERM, leave)
+
+
 def _leave_signals(request, link, path):
     """Take SIGTERM as a task does that ends when its step is done; note it."""
     signal.signal(signal.SIGTERM, lambda number, frame: _append(request, link, path, "{task}"))
@@ -156,7 +169,15 @@ def _write_result(request, link, content):
         json.dump(content, file)
 
 
+def _show_story(request, link):
+    """Print what a chief tells at the end: restarts, workers lost, and the failure's task."""
+    story = read_story(pathlib.Path(request.run_dir) / "events.jsonl", request.started_at_s)
+    failed = story.failure and story.failure["task"]
+    print(story.num_restarts, story.num_workers_lost, failed)
+
+
 STEPS = {
+    "show_story": _show_story,
     "freeze_the_first_time": _freeze_the_first_time,
     "lose_the_first_time": _lose_the_first_time,
     "wait_for_attempt": _wait_for_attempt,
@@ -182,6 +203,7 @@ STEPS = {
     )[1],
     "take_signal": _take_signal,
     "leave_signals": _leave_signals,
+    "show_story_at_sigterm": _show_story_at_sigterm,
     "compute": _compute,
     "fork_and_signal": _fork_and_signal,
     "start_grandchild": _start_grandchild,

@@ -1,5 +1,6 @@
 """Runs that lose tasks, with tasks that only act: who is started again, and who is told what."""
 
+import json
 import os
 import signal
 
@@ -63,6 +64,68 @@ def test_all_start_again_after_the_loss_of_the_fork_server(launch, tmp_path):
     assert "all start again from the last checkpoint (1 of 2 restarts)." in done.stderr
     first = lines_of(pids)[:2]
     wait_until(lambda: not any(is_alive(pid) for pid in first))
+
+
+@pytest.mark.parametrize("restarts", [TOGETHER, ALONE], ids=["together", "alone"])
+def test_the_chief_tells_the_same_losses_as_the_result(launch, tmp_path, restarts):
+    died, again = str(tmp_path / "died"), str(tmp_path / "again")
+    over, let = str(tmp_path / "over"), str(tmp_path / "let")
+    chief = [*READY, ["append", let, "x"], ["wait_for", over], ["show_story"]]
+    completed = {"status": "completed", "error": None, "restarts": 0, "workers_lost": 0}
+    steps = {
+        "chief-0": [*chief, ["write_result", completed]],
+        "worker-0": [
+            ["send", "task_ready", {}],
+            ["wait_for", let],
+            ["die_the_first_time", died],
+            ["die_the_first_time", again],
+            ["append", over, "x"],
+        ],
+    }
+    done = launch(steps, counts={"worker": 1}, restarts=restarts)
+    assert (done.run.exit_code, done.stdout) == (0, "2 2 None\n")
+    assert (done.result()["restarts"], done.result()["workers_lost"]) == (2, 2)
+
+
+def test_a_chief_that_is_ended_for_the_failure_of_another_task_hears_of_it(launch, tmp_path):
+    """It gets the same signal as for a stop."""
+    here = str(tmp_path / "here")
+    chief = [*READY, ["show_story_at_sigterm"], ["append", here, "x"], ["hang"]]
+    worker = [["send", "task_ready", {}], ["wait_for", here], ["kill", "SIGKILL"]]
+    done = launch({"chief-0": chief, "worker-0": worker}, counts={"worker": 1})
+    assert (done.run.exit_code, done.stdout) == (1, "0 1 worker-0\n")
+    assert (done.result()["status"], done.result()["error"]["task"]) == ("failed", "worker-0")
+
+
+def test_a_loss_during_a_stop_leaves_a_stopped_run(launcher_process, tmp_path):
+    pids = tmp_path / "pids"
+    lost = {"type": "PeerLostError", "message": "ps-0 was lost.", "task": "chief-0"}
+    steps = {
+        "chief-0": [
+            *READY,
+            ["leave_signals", str(tmp_path / "took")],
+            ["append", str(pids), "{task} {pid}"],
+            ["wait_for", str(tmp_path / "gone")],
+            ["write_result", {"status": "failed", "error": lost, "warnings": []}],
+            ["raise", "PeerLostError", "ps-0 was lost."],
+        ],
+        "ps-0": [["ignore", "SIGTERM"], ["append", str(pids), "{task} {pid}"], ["hang"]],
+    }
+    launcher = launcher_process(steps, counts={"ps": 1}, restarts={"max_restarts": 2})
+    wait_until(lambda: len(lines_of(pids)) == 2)
+    launcher.send_signal(signal.SIGTERM)
+    assert "stopping" in launcher.stderr.readline()
+    pid_of = {task: int(pid) for task, pid in map(str.split, lines_of(pids))}
+    os.kill(pid_of["ps-0"], signal.SIGKILL)
+    (tmp_path / "gone").write_text("x\n")
+    _, stderr = launcher.communicate(timeout=20)
+    warning = "ps-0 was lost. The run was stopping: steps since its last checkpoint are not saved."
+    assert (launcher.returncode, stderr) == (143, f"Warning: {warning}\n")
+    result = json.loads((tmp_path / "run" / "result.json").read_text())
+    assert (result["status"], result["error"]) == ("stopped", None)
+    assert result["warnings"] == [warning]
+    last = json.loads((tmp_path / "run" / "events.jsonl").read_text().splitlines()[-1])
+    assert (last["event"], last["status"]) == ("run_ended", "stopped")
 
 
 def test_what_the_last_attempt_came_to_is_the_result(launch, tmp_path):

@@ -158,21 +158,14 @@ def test_restarts_are_forgiven_when_the_run_got_further_than_before():
     budget.note_progress(10)
     budget.spend()
     budget.note_progress(10)  # What it had before its loss.
-    assert (budget.num_left, budget.num_restarts) == (1, 1)
+    assert budget.num_left == 1
     budget.spend()
     assert budget.num_left == 0
     budget.note_progress(20)
-    assert (budget.num_left, budget.num_restarts) == (2, 2)
+    assert budget.num_left == 2
     budget.spend()
     budget.spend(is_smaller=True)
-    assert (budget.num_left, budget.num_restarts) == (2, 4)
-
-
-def test_only_workers_count_as_lost_workers():
-    budget = RestartBudget(POLICY)
-    for task in (WORKER, PS, CHIEF, WORKER):
-        budget.note_loss(task)
-    assert budget.num_workers_lost == 2
+    assert budget.num_left == 2
 
 
 def test_a_cause_tells_of_restarts_in_vain():

@@ -78,6 +78,9 @@ CAUSES = {"type": "ValueError", "message": "boom", "task": "worker-1"}
         ({"status": "stopped", "error": None}, cause(), False, ("failed", CAUSES)),
         (None, None, True, ("stopped", None)),
         ({"status": "stopped", "error": None}, None, True, None),
+        ({"status": "failed", "error": CHIEFS}, None, True, ("stopped", None)),
+        ({"status": "failed", "error": CHIEFS}, cause(), True, ("failed", CAUSES)),
+        ({"status": "completed", "error": None}, None, True, None),
     ],
 )
 def test_who_has_the_last_word_in_result_json(written, found, was_stopped, expected):
