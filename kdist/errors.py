@@ -5,18 +5,21 @@ class KdistError(Exception):
     """Root of all kdist errors."""
 
     exit_code = 1
+    tells_all = False  # Whether the message says all that there is, and a traceback nothing more.
 
 
 class ConfigError(KdistError, ValueError):
     """A configuration value, or a combination of values, cannot work."""
 
     exit_code = 2
+    tells_all = True
 
 
 class EnvironmentFault(KdistError, OSError):
     """The machine lacks something that the run needs: a file, a port, a package, a device."""
 
     exit_code = 2
+    tells_all = True
 
 
 class TrainingError(KdistError, RuntimeError):
@@ -26,11 +29,14 @@ class TrainingError(KdistError, RuntimeError):
 class TaskTimeoutError(KdistError, TimeoutError):
     """A wait outlived its deadline; the message names whom it waited for."""
 
+    tells_all = True
+
 
 class PeerLostError(KdistError, ConnectionError):
     """The chief or a peer vanished; this task should be started again."""
 
     exit_code = 75
+    tells_all = True
 
 
 def exit_code_of(error: BaseException) -> int:

@@ -27,7 +27,6 @@ from kdist.config.schema import Config
 from kdist.distribute import runtime
 from kdist.distribute.strategies import start_server
 from kdist.errors import (
-    ConfigError,
     KdistError,
     PeerLostError,
     TaskTimeoutError,
@@ -225,7 +224,7 @@ def _report(error: Exception, request: TaskRequest, link: LauncherLink) -> int:
     )
     is_debug = bool(request.config.get("debug"))
     if not request.is_local:  # A launcher tells the user, and keeps the traceback in the log.
-        hint = "" if is_debug or exit_code_of(meant) == ConfigError.exit_code else _DEBUG_HINT
+        hint = "" if is_debug or meant.tells_all else _DEBUG_HINT
         with contextlib.suppress(OSError):  # Whoever read it may be gone.
             sys.stderr.write(f"{text if is_debug else ''}Error ({request.task}): {meant}{hint}\n")
             sys.stderr.flush()

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+from kdist import errors
 from kdist.errors import ConfigError, EnvironmentFault
 from kdist.launch.policy import Cause
 
@@ -29,7 +30,12 @@ def render_failure(cause: Cause, *, tail: Sequence[str], log_path: Path | None, 
         lines += [f"  | {line}" for line in tail]
     elif debug and cause.traceback:
         lines += [cause.traceback.rstrip()]
-    elif cause.exit_code != 2 and cause.traceback:
+    elif cause.traceback and not _tells_all(cause):
         more = "debug=true shows the traceback"
         lines += [f"({more}{f'; it is in {log_path}' if log_path else ''})"]
     return "\n".join(lines) + "\n"
+
+
+def _tells_all(cause: Cause) -> bool:
+    kind = getattr(errors, cause.type, None)
+    return cause.exit_code == 2 or cause.is_consequence or getattr(kind, "tells_all", False)

@@ -36,6 +36,20 @@ def cause(**more):
             "(debug=true shows the traceback; it is in run/logs/worker-1.log)\n",
         ),
         (
+            cause(type="TaskTimeoutError", traceback="Traceback\n  x\n"),
+            [],
+            LOG,
+            False,
+            "Error (worker-1): boom\n",
+        ),
+        (
+            cause(type="PeerLostError", exit_code=75, traceback="Traceback\n  x\n"),
+            [],
+            None,
+            True,
+            "Error (worker-1): boom\nTraceback\n  x\n",
+        ),
+        (
             cause(traceback="Traceback\n  x\n"),
             [],
             LOG,
