@@ -41,7 +41,8 @@ def run_as_chief(place: Place, parts: Parts) -> int:
         KdistError: If the folder cannot be used, or training fails.
     """
     request, config = place.request, place.config
-    with open_folder(request, config) as folder:
+    with open_folder(request, config) as folder, contextlib.ExitStack() as refused:
+        refused.callback(folder.undo)
         checkpoints = checkpoints_of(config, folder)
         facts = run_facts(request.config_yaml, parts.model, parts.sources, parts.plan)
         warnings: list[str] = []
@@ -50,6 +51,7 @@ def run_as_chief(place: Place, parts: Parts) -> int:
         if going_on and going_on.is_beyond(parts.plan, folder, checkpoints, config):
             place.cluster.agree(NOTHING_LEFT)
             return 0
+        refused.pop_all()
         folder.write_config(request.config_yaml)
         place.link.send("run_folder_ready", run_dir=str(folder.path))
         place.link.send("task_ready")

@@ -1,5 +1,6 @@
 """What makes a run the same run: settings, model, optimizer and data, compared when it goes on."""
 
+import itertools
 from collections.abc import Mapping
 from typing import Any
 
@@ -9,6 +10,7 @@ from kdist.assembly.building import Sources
 from kdist.assembly.same_data import data_facts
 from kdist.distribute.data.source import BatchSource
 from kdist.distribute.further_optimizers import FurtherOptimizers
+from kdist.errors import ConfigError
 from kdist.records.plain import to_plain
 from kdist.records.resumption import differences, flattened, refuse, settings_of
 from kdist.training.checkpoints.positions import own_variables
@@ -53,6 +55,27 @@ def refuse_other_run(before: Facts, now: Facts, where: str) -> None:
             continue
         found += differences(then, here)
     refuse(found, where)
+
+
+def refuse_other_shapes(before: Facts, now: Facts, where: str) -> None:
+    """Refuse a model that cannot hold the weights of a checkpoint, whatever the user wants.
+
+    Raises:
+        ConfigError: Naming the first difference.
+    """
+    then, here = (list(facts.get("model", {}).values()) for facts in (before, now))
+    for index, (there, mine) in enumerate(itertools.zip_longest(then, here)):
+        if then and _shape(there) != _shape(mine):
+            raise ConfigError(
+                f"The checkpoint does not fit the model: variable {index} was {there or 'none'}, "
+                f"is {mine or 'none'}. Received: {where}. Build the model that was trained, or "
+                "start a new run."
+            )
+
+
+def _shape(described: str | None) -> str | None:
+    """Return the shape of a variable's description, such as `(3, 4) float32`."""
+    return described and described.rpartition(" ")[0]
 
 
 def has_same_optimizer(before: Facts, now: Facts) -> bool:

@@ -6,7 +6,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kdist.assembly.identity import Facts, has_same_optimizer, refuse_other_run
+from kdist.assembly.identity import (
+    Facts,
+    has_same_optimizer,
+    refuse_other_run,
+    refuse_other_shapes,
+)
 from kdist.assembly.run_parts import Parts
 from kdist.config.schema import Config
 from kdist.errors import ConfigError
@@ -23,7 +28,7 @@ from kdist.records.resumption import (
 )
 from kdist.records.run_folder import RunFolder
 from kdist.training.checkpoints.callback_state import prepare_to_go_on
-from kdist.training.checkpoints.canonical import restore
+from kdist.training.checkpoints.canonical import holds_optimizer, restore
 from kdist.training.checkpoints.find import find_checkpoint
 from kdist.training.checkpoints.folder import CheckpointFolder
 from kdist.training.checkpoints.format import SavedCheckpoint
@@ -119,6 +124,7 @@ class GoingOn:
         before = content["facts"]
         if not config.resume_force:
             refuse_other_run(before, facts, saved.folder)
+        refuse_other_shapes(before, facts, saved.folder)
         state = TrainingState.from_position(content["position"])
         steps = before["data"].get("batches an epoch", parts.plan.steps_per_epoch)
         if steps != parts.plan.steps_per_epoch:  # Only by force: epochs are what counts then.
@@ -127,7 +133,8 @@ class GoingOn:
         return cls(
             saved=saved,
             state=state,
-            with_optimizer=has_same_optimizer(before, facts),
+            with_optimizer=has_same_optimizer(before, facts)
+            and holds_optimizer(saved, parts.engine.loop.store),
             stops=bool(content["stop_training"]) and not _is_completed(folder),
         )
 

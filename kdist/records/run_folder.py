@@ -5,7 +5,7 @@ import errno
 import fcntl
 import os
 import socket
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from kdist.errors import ConfigError, EnvironmentFault, KdistError
@@ -32,6 +32,7 @@ class RunFolder:
 
     path: Path
     lock_descriptor: int | None = None
+    _made: list[Path] = field(default_factory=list[Path], repr=False, compare=False)
 
     @classmethod
     def create(
@@ -75,7 +76,7 @@ class RunFolder:
         """
         folder = RunFolder(Path(path).absolute())
         try:
-            folder.lock_descriptor = _lock(folder.path / _LOCK_NAME, [])
+            folder.lock_descriptor = _lock(folder.path / _LOCK_NAME, folder._made)
         except OSError as error:
             if isinstance(error, KdistError):
                 raise
@@ -139,6 +140,18 @@ class RunFolder:
         """Whether a run has written here."""
         return any((self.path / name).exists() for name in _RUN_FILES)
 
+    def undo(self) -> None:
+        """Remove what `create` or `reopen` has made, parents included: the run was refused.
+
+        What others have put there stays, and so does a folder that is not empty then.
+        """
+        while self._made:
+            path = self._made.pop()
+            if path.name == _LOCK_NAME:
+                self.release()  # Some file systems keep a file that is open.
+            with contextlib.suppress(OSError):
+                path.rmdir() if path.is_dir() else path.unlink()
+
     def release(self) -> None:
         """Give up the lock; may be called again."""
         if self.lock_descriptor is not None:
@@ -162,17 +175,16 @@ def _numbered(path: Path, attempt: int) -> Path:
 def _create(path: Path, config_yaml: str) -> RunFolder:
     folder = RunFolder(path.absolute())
     refuse_used(folder.path)
-    made: list[Path] = []
+    made = folder._made
     try:
         _make_folders(folder.path, made)
         folder.lock_descriptor = _lock(folder.path / _LOCK_NAME, made)
         refuse_used(folder.path)
         folder.write_config(config_yaml)
+        made.append(folder.config_yaml)
     except BaseException as error:
+        folder.undo()
         folder.release()
-        for item in reversed(made):
-            with contextlib.suppress(OSError):
-                item.rmdir() if item.is_dir() else item.unlink()
         if isinstance(error, OSError) and not isinstance(error, EnvironmentFault):
             raise _not_made(folder.path, error) from error
         raise

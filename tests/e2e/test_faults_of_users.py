@@ -16,6 +16,8 @@ pytestmark = [pytest.mark.cluster, pytest.mark.timeout(120)]
 
 QUICK = ("strategy=single", "data=synthetic", "epochs=1")
 TWO_WORKERS = ("strategy=multiworker", "cluster.workers=2", *QUICK[1:])
+SERVERS = ("strategy=ps", "cluster.workers=1", "cluster.ps=1", *QUICK[1:])
+CLIENTS = (*SERVERS, "strategy.replication=between_graph")
 
 
 @pytest.mark.parametrize(
@@ -59,6 +61,8 @@ TWO_WORKERS = ("strategy=multiworker", "cluster.workers=2", *QUICK[1:])
         ),
         (["init_from=nowhere"], "init_from=nowhere"),
         (["init_from=file"], "init_from=file"),
+        (["resume=nowhere"], "resume=nowhere"),
+        (["resume=nowhere", "hydra.run.dir=new/run"], "resume=nowhere"),
         (["hydra.run.dir=file"], "it is a file"),
         (["command=evaluate", "run=nowhere"], "run=nowhere"),
         (["command=export"], "run=None"),
@@ -76,6 +80,19 @@ def test_bad_input_is_one_line_and_leaves_nothing(kdist, argv, said, tmp_path):
     assert said in stderr
     left = [path for path in sorted(tmp_path.rglob("*")) if "__pycache__" not in path.parts]
     assert left == before
+
+
+@pytest.mark.parametrize("how", [TWO_WORKERS, SERVERS, CLIENTS], ids=["sync", "ps", "between"])
+@pytest.mark.parametrize("key", ["resume", "init_from"])
+def test_a_cluster_that_cannot_go_on_from_there_leaves_nothing(kdist, how, key, tmp_path):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "notes.txt").touch()
+    argv = (f"{key}=nowhere", "hydra.run.dir=mine", "cluster.stop_grace_s=2")
+    code, stdout, stderr = kdist(*how, *argv)
+    assert (code, stdout, len(stderr.splitlines())) == (2, "", 1)
+    assert f"{key}=nowhere" in stderr
+    assert os.listdir(tmp_path / "mine") == ["notes.txt"]
+    assert not (tmp_path / "outputs").exists()
 
 
 def test_more_workers_than_examples(kdist, tmp_path):

@@ -152,11 +152,75 @@ def test_another_model_data_or_optimizer_is_refused_with_the_difference(change, 
     assert len(left.rows) == 2
 
 
+def contents(folder):
+    return {
+        path.relative_to(folder): path.name == ".lock" or path.is_dir() or path.read_bytes()
+        for path in folder.rglob("*")
+    }
+
+
 def test_a_changed_model_is_refused_even_by_force(tmp_path):
     with pytest.raises(Killed):
         run(tmp_path, dense(adam), ROWS, callbacks=[DiesAt(6)])
-    with pytest.raises(ConfigError, match="does not fit the model"):
-        run(tmp_path, dropout, ROWS, resume_force=True)
+    before = contents(tmp_path)
+    for build in (dropout, one_layer):
+        with pytest.raises(ConfigError, match="does not fit the model: variable"):
+            run(tmp_path, build, ROWS, resume_force=True)
+    assert contents(tmp_path) == before
+
+
+def one_layer():
+    model = keras.Sequential([keras.Input((6,)), L.Dense(3)])
+    model.compile(adam(), loss="sparse_categorical_crossentropy")
+    return model
+
+
+def test_an_optimizer_with_further_slots_begins_anew_by_force(tmp_path):
+    with pytest.raises(Killed):
+        run(tmp_path, dense(adam), ROWS, callbacks=[DiesAt(6)])
+    other = dense(lambda: keras.optimizers.Adam(0.01, amsgrad=True))
+    code, left = run(tmp_path, other, ROWS, resume_force=True)
+    assert (code, left.result["resumed_from_step"]) == (0, 5)
+
+
+@pytest.mark.parametrize("resume", ["first", "nowhere", "empty", "broken", "by force"])
+def test_a_run_that_is_refused_leaves_no_folder(resume, tmp_path):
+    run(tmp_path / "first", dense(adam), ROWS, epochs=2)
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "broken" / "checkpoints" / "step-000000005").mkdir(parents=True)
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "notes.txt").write_text("mine")
+    before = contents(tmp_path)
+    build, more = dense(adam), {"epochs": 1}
+    if resume == "by force":
+        build, more = dropout, {"resume_force": True}
+    named = tmp_path / ("first" if resume == "by force" else resume)
+    for place in ("new/run", "mine"):
+        with pytest.raises(ConfigError):
+            run(tmp_path / place, build, ROWS, resume=str(named), **more)
+    assert contents(tmp_path) == before
+
+
+def test_weights_of_a_smaller_model_are_no_start(tmp_path):
+    def two_layers():
+        model = keras.Sequential([keras.Input((6,)), L.Dense(3), L.Dense(3)])
+        model.compile(adam(), loss="sparse_categorical_crossentropy")
+        return model
+
+    run(tmp_path / "first", one_layer, ROWS, epochs=1)
+    (saved,) = (tmp_path / "first" / "checkpoints").iterdir()
+    with pytest.raises(ConfigError, match=r"no value for variable .*dense"):
+        run(tmp_path / "second", two_layers, ROWS, init_from=str(saved))
+    assert not (tmp_path / "second").exists()
+
+
+def test_nothing_left_to_train_leaves_no_folder(tmp_path, capsys):
+    run(tmp_path / "first", dense(adam), ROWS, epochs=2)
+    elsewhere = {"dir": str(tmp_path / "first" / "checkpoints")}
+    code, _ = run(tmp_path / "second", dense(adam), ROWS, epochs=1, checkpoint=elsewhere)
+    assert code == 0
+    assert "already trained further" in capsys.readouterr().out
+    assert not (tmp_path / "second").exists()
 
 
 def test_never_refuses_a_used_folder(tmp_path):

@@ -98,3 +98,29 @@ def test_a_file_in_the_way_is_named(tmp_path):
     with pytest.raises(EnvironmentFault, match=f"{tmp_path}/file/run") as caught:
         RunFolder.create(tmp_path / "file" / "run", "x: 1")
     assert exit_code_of(caught.value) == 2
+
+
+def test_undo_removes_what_create_has_made_and_nothing_else(tmp_path):
+    for there in ((), ("a",), ("a", "run")):
+        (mine := tmp_path.joinpath(*there)).mkdir(exist_ok=True)
+        with RunFolder.create(tmp_path / "a" / "run", "x: 1") as folder:
+            folder.undo()
+        assert os.listdir(mine) == []
+    (tmp_path / "a" / "run" / "notes.txt").touch()
+    with RunFolder.create(tmp_path / "a" / "run", "x: 1") as folder:
+        folder.undo()
+        folder.undo()
+    assert os.listdir(tmp_path / "a" / "run") == ["notes.txt"]
+
+
+def test_undo_leaves_a_run_that_was_there_as_it_was(tmp_path):
+    RunFolder.create(tmp_path / "run", "x: 1").release()
+    with RunFolder.reopen(tmp_path / "run") as folder:
+        folder.undo()
+        with pytest.raises(RunFolderTakenError, match="in use"):  # The lock is held all the same.
+            RunFolder.reopen(tmp_path / "run")
+    assert sorted(os.listdir(tmp_path / "run")) == [".lock", "config.yaml"]
+    (tmp_path / "run" / ".lock").unlink()
+    with RunFolder.reopen(tmp_path / "run") as folder:
+        folder.undo()
+    assert os.listdir(tmp_path / "run") == ["config.yaml"]

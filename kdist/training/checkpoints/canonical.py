@@ -8,7 +8,7 @@ them, the trainable ones:
     optimizer/<number>                    counters, learning rate, loss scale, ...
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 
 import keras
 import numpy as np
@@ -39,6 +39,7 @@ from kdist.training.checkpoints.shards import SharedFolder
 from kdist.training.checkpoints.snapshot import Snapshot
 
 Read = Callable[[str], np.ndarray]
+_ADVICE = "Build the model that was trained, or start a new run."
 
 
 def capture(
@@ -80,9 +81,28 @@ def restore_variables(model: keras.Model, read: Read) -> None:
     """
     for position, variable in enumerate(own_variables(model)):
         if keras_adapter.has_value(variable):
-            value = read(f"variables/{position}")
+            try:
+                value = read(f"variables/{position}")
+            except KeyError as error:
+                raise ConfigError(
+                    f"The checkpoint does not fit the model. Received: no value for variable "
+                    f"{variable.path}. {_ADVICE}"
+                ) from error
             _check_shape(f"variable {variable.path}", value.shape, tuple(variable.shape))
             variable.assign(value)
+
+
+def holds_optimizer(names: Container[str], store: Store) -> bool:
+    """Return whether a checkpoint has all that a store's optimizers keep, by the names it has.
+
+    Settings decide about it, too: an Adam with `amsgrad` has one slot more.
+    """
+    wanted = [f"optimizer/{number}" for number in range(len(scalars(store.optimizers[0])))]
+    for clone in store.optimizers:
+        for slot in clone.slots:
+            members = clone.layout.buckets[slot.bucket_index].members
+            wanted += [f"slots/{member.variable_index}/{slot.kind}" for member in members]
+    return all(name in names for name in wanted)
 
 
 def restore(
@@ -167,5 +187,5 @@ def _check_shape(what: str, found: tuple[int, ...], wanted: tuple[int, ...]) -> 
     if tuple(found) != tuple(wanted):
         raise ConfigError(
             f"The checkpoint does not fit the model. Received: {tuple(found)} for {what} of shape "
-            f"{tuple(wanted)}. Start a new run (resume=never)."
+            f"{tuple(wanted)}. {_ADVICE}"
         )
