@@ -55,12 +55,9 @@ class Case:
 
     @property
     def batch_size(self) -> int:
-        """`data.batch_size`: examples a step; mostly 64 for each worker that takes part in it.
-
-        In `single` too, so that it can be compared with the synchronous strategies.
-        """
+        """`data.batch_size`: examples a step; mostly 64 for each worker that takes part in it."""
         own = WORKLOADS[self.workload].batch_size or BATCH_SIZE_PER_WORKER
-        return own * (1 if self.strategy in ("ps", "ps_between") else NUM_WORKERS)
+        return own * (1 if self.strategy in ("single", "ps", "ps_between") else NUM_WORKERS)
 
     @property
     def name(self) -> str:

@@ -73,6 +73,7 @@ class AggregatingLoop(CoordinatorLoop):
             layout,
             source=source,
             num_workers=num_workers,
+            num_shares=num_shares,
             jit_compile=jit_compile,
             check_cluster=check_cluster,
         )

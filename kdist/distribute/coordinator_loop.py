@@ -27,6 +27,7 @@ from kdist.distribute.resident_data import ResidentData
 from kdist.distribute.server_step import ServerStep
 from kdist.distribute.server_store import WINDOW
 from kdist.distribute.shares import WorkerShare
+from kdist.distribute.signatures import rows_per_share
 from kdist.distribute.structure import ModelStructure
 from kdist.distribute.supply import Supply
 
@@ -49,6 +50,7 @@ class CoordinatorLoop:
         *,
         source: BatchSource,
         num_workers: int,
+        num_shares: int = 1,
         max_staleness: int | None = None,
         jit_compile: bool = False,
         check_cluster: Callable[[], None] = lambda: None,
@@ -61,6 +63,7 @@ class CoordinatorLoop:
             layout: Buckets dealt to the parameter servers.
             source: The training data.
             num_workers: Workers that train.
+            num_shares: Shares of a batch, each computed by one worker.
             max_staleness: Most updates that may have been applied since a step began to read;
                 what is older is computed again. `None` for any.
             jit_compile: Whether XLA compiles the compute.
@@ -75,6 +78,7 @@ class CoordinatorLoop:
             structure,
             layout,
             batch_spec=source.element_spec,
+            num_rows=rows_per_share(source.rows_per_batch, num_shares),
             jit_compile=jit_compile,
             compute_device=accelerator_of(num_workers),
             max_staleness=max_staleness,

@@ -15,7 +15,13 @@ from kdist.distribute.layout import BucketLayout
 from kdist.distribute.loss_terms import VALID, WEIGHTS
 from kdist.distribute.row_exchange import FetchedRows, RowExchange
 from kdist.distribute.shares import WorkerShare, replica_in_block_op
-from kdist.distribute.signatures import share_specs, step_seeds, value_specs
+from kdist.distribute.signatures import (
+    rows_per_share,
+    share_specs,
+    step_seeds,
+    value_specs,
+    with_num_rows,
+)
 from kdist.distribute.step_types import Contribution, Share, StepValues
 from kdist.distribute.store import ReplicatedStore
 from kdist.distribute.structure import ModelStructure
@@ -59,6 +65,7 @@ class ReplicaStep:
         self.num_replicas = strategy.num_replicas_in_sync
         self._batch_spec = source.element_spec
         self._rows_are_global = source.kind != "per_worker"
+        self._num_rows = rows_per_share(source.rows_per_batch, self.num_replicas)
         self._jit = jit_compile
         self._traces_in_replica = structure.has_synchronized_layers and self.num_replicas > 1
         self.compute = StepCompute(
@@ -84,7 +91,8 @@ class ReplicaStep:
             self._train_fn = self.compute.train
             self._denominators_fn = lambda v, s: self.compute.denominators(v, s, training=True)
             return
-        values, share = self.value_specs(), share_specs(self.structure, self._batch_spec)
+        values = self.value_specs()
+        share = share_specs(self.structure, self._batch_spec, self._num_rows)
         scale = tf.TensorSpec([], tf.float32)
         self._train_fn = tf.function(
             self.compute.train, jit_compile=self._jit, autograph=False
@@ -140,6 +148,7 @@ class ReplicaStep:
     ) -> Contribution:
         replica = self._replica_index()
         share = self._share_of(x, y, sample_weight, num_rows, replica)
+        share = with_num_rows(share, self._num_rows)
         values, fetched = self.values(
             step_seeds(self.structure, step_index, replica), share, training=True
         )

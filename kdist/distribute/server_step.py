@@ -15,7 +15,7 @@ from kdist.distribute.packets import Pulled
 from kdist.distribute.process_bound import refuse_python_calls
 from kdist.distribute.row_exchange import RowExchange
 from kdist.distribute.server_store import Scope, ServerStore
-from kdist.distribute.signatures import share_specs, step_seeds, value_specs
+from kdist.distribute.signatures import share_specs, step_seeds, value_specs, with_num_rows
 from kdist.distribute.step_types import Share, StepValues
 from kdist.distribute.structure import ModelStructure
 from kdist.distribute.table_search import find_tables
@@ -32,6 +32,7 @@ class ServerStep:
         layout: BucketLayout,
         *,
         batch_spec: tuple[Any, Any, Any],
+        num_rows: int | None = None,
         jit_compile: bool = False,
         compute_device: str | None = None,
         scope: Scope = contextlib.nullcontext,
@@ -43,6 +44,7 @@ class ServerStep:
             structure: The probed structure of the model.
             layout: Buckets dealt to the parameter servers.
             batch_spec: `(x, y, sample_weight)` nests of `tf.TensorSpec` of the training data.
+            num_rows: Rows of every share that is trained on, `None` if they differ.
             jit_compile: Whether XLA compiles the compute.
             compute_device: Where a worker computes, such as "/device:GPU:0"; `None` lets
                 TensorFlow choose.
@@ -65,9 +67,14 @@ class ServerStep:
         self._rows = RowExchange(self._compute, layout, self.store.look_up)
         self._value_specs = value_specs(structure, layout, self._lookups)
         self._share_specs = share_specs(structure, batch_spec)
+        self._num_rows = num_rows
         self._train_fn = tf.function(
             self._compute.train, jit_compile=jit_compile, autograph=False
-        ).get_concrete_function(self._value_specs, self._share_specs, tf.TensorSpec([], tf.float32))
+        ).get_concrete_function(
+            self._value_specs,
+            share_specs(structure, batch_spec, num_rows),
+            tf.TensorSpec([], tf.float32),
+        )
         refuse_python_calls(self._train_fn)
         self._denominators_fn: Any = None
         self._evaluate_fn: Any = None
@@ -126,6 +133,7 @@ class ServerStep:
         values, fetched = self._rows.fetch(values, share.x, training=True)
         with self._on_compute_device():
             factor = scale if weight is None else scale * weight
+            share = with_num_rows(share, self._num_rows)
             contribution = self._train_fn(values, share, factor)
         gradients = self._rows.by_id(contribution.gradients, fetched)
         return gradients, contribution.aux, pulled

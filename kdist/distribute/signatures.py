@@ -50,8 +50,45 @@ def value_specs(
     )
 
 
-def share_specs(structure: ModelStructure, batch_spec: tuple[Any, Any, Any]) -> Share:
-    """Return the signature of a share of a batch."""
+def rows_per_share(rows_per_batch: int | None, num_shares: int) -> int | None:
+    """Return the rows that every share of every batch has, `None` if they differ."""
+    if rows_per_batch is None or rows_per_batch % num_shares:
+        return None
+    return rows_per_batch // num_shares
+
+
+def share_specs(
+    structure: ModelStructure, batch_spec: tuple[Any, Any, Any], num_rows: int | None = None
+) -> Share:
+    """Return the signature of a share of a batch.
+
+    Args:
+        structure: The probed structure of the model.
+        batch_spec: `(x, y, sample_weight)` nests of `tf.TensorSpec`.
+        num_rows: Rows of the share, if it is always as many. TensorFlow then knows all shapes of
+            the model, and leaves out what would ask for them at each step: a tenth of an LSTM.
+    """
+    x, y, sample_weight = batch_spec
+    if num_rows is not None:
+        x, y, sample_weight = tf.nest.map_structure(
+            lambda spec: tf.TensorSpec(_with_rows(spec.shape, num_rows), spec.dtype), batch_spec
+        )
     scalar = tf.TensorSpec([], tf.float32)
     terms = tf.TensorSpec([len(structure.terms)], tf.float32)
-    return Share(*batch_spec, scalar, scalar, scalar, scalar, terms)
+    return Share(x, y, sample_weight, scalar, scalar, scalar, scalar, terms)
+
+
+def with_num_rows(share: Share, num_rows: int | None) -> Share:
+    """Return a share whose tensors say how many rows they have, if it is always as many."""
+    if num_rows is None:
+        return share
+    x, y, sample_weight = tf.nest.map_structure(
+        lambda leaf: tf.ensure_shape(leaf, _with_rows(leaf.shape, num_rows)), share[:3]
+    )
+    return share._replace(x=x, y=y, sample_weight=sample_weight)
+
+
+def _with_rows(shape: tf.TensorShape, num_rows: int) -> tf.TensorShape:
+    if shape.rank is None:
+        return shape
+    return tf.TensorShape([num_rows, *shape[1:]])

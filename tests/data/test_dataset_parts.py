@@ -213,3 +213,12 @@ def test_a_generator_that_runs_out_is_named():
     )
     with pytest.raises(tf.errors.InvalidArgumentError, match=r"data.train gave rows once"):
         rows_read(source, 9)
+
+
+@pytest.mark.parametrize(("batch_size", "known"), [(8, 8), (7, None), (48, None)])
+def test_a_stream_knows_the_rows_of_its_batches_by_its_length(batch_size, known):
+    rows = tf.data.Dataset.from_tensor_slices((np.ones((24, 2)), np.ones(24)))
+    settings = DataSettings(batch_size=batch_size, cache_bytes=0)
+    assert make_source(rows, settings=settings, key="data").rows_per_batch == known
+    endless = make_source(rows.filter(lambda *_: True), settings=settings, key="data")
+    assert endless.rows_per_batch is None

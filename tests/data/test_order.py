@@ -91,3 +91,13 @@ def test_without_shuffle_batch_k_is_rows_k_times_b():
         [0, 1, 2, 3, 4],
         [20, 21, 22],
     ]
+
+
+@pytest.mark.parametrize(
+    ("num_rows", "batch_size", "known"), [(24, 8, 8), (24, 7, None), (5, 8, 5), (8, 8, 8)]
+)
+def test_batches_are_alike_unless_a_pass_ends_with_a_smaller_one(num_rows, batch_size, known):
+    order = BatchOrder(num_rows=num_rows, batch_size=batch_size, shuffle=False, seed=0)
+    assert order.rows_per_batch == known
+    sizes = {len(order.rows_of(tf.constant(i, tf.int64))) for i in range(order.batches_per_pass)}
+    assert (sizes == {known}) == (known is not None)

@@ -18,6 +18,7 @@ from kdist.distribute.data.source import BatchSource
 from kdist.distribute.layout import BucketLayout
 from kdist.distribute.server_step import ServerStep
 from kdist.distribute.share_step import ShareStep
+from kdist.distribute.signatures import rows_per_share
 from kdist.distribute.structure import ModelStructure
 
 UNROLLED_STEPS = 10
@@ -76,6 +77,7 @@ class WorkerGraph:
             structure,
             layout,
             batch_spec=source.element_spec,
+            num_rows=rows_per_share(source.rows_per_batch, shares.num_shares if shares else 1),
             jit_compile=jit_compile,
             compute_device=seat.compute_device,
             scope=self._scope,

@@ -67,6 +67,11 @@ class ArraySource:
         return self.order.batches_per_pass
 
     @property
+    def rows_per_batch(self) -> int | None:
+        """Return the rows of every batch, `None` if the last one of a pass has fewer."""
+        return self.order.rows_per_batch
+
+    @property
     def element_spec(self) -> Any:
         """Return the specs of a batch, batch axis `None`."""
         return tf.nest.map_structure(

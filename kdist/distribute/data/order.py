@@ -32,6 +32,12 @@ class BatchOrder:
         """Return the number of batches that hold each row once."""
         return -(-self.num_rows // self.batch_size)
 
+    @property
+    def rows_per_batch(self) -> int | None:
+        """Return the rows of every batch, `None` if the last one of a pass has fewer."""
+        size = min(self.batch_size, self.num_rows)
+        return None if self.num_rows % size else size
+
     def end_of_pass(self, batch_index: int) -> int:
         """Return the index of the first batch of the pass after the one of `batch_index`."""
         return (batch_index // self.batches_per_pass + 1) * self.batches_per_pass

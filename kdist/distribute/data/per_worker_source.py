@@ -26,6 +26,7 @@ class PerWorkerSource:
 
     kind = "per_worker"
     num_examples = None
+    rows_per_batch = None
 
     def __init__(
         self,

@@ -38,6 +38,7 @@ class PyDatasetSource:
 
     kind = "py_dataset"
     num_examples = None
+    rows_per_batch = None
 
     def __init__(
         self,

@@ -51,6 +51,7 @@ class BatchSource(Protocol):
         kind: "arrays", "stream", "py_dataset" or "per_worker".
         num_examples: Rows of a pass; `None` if unknown or without end.
         batches_per_pass: Batches of a pass; `None` if unknown or without end.
+        rows_per_batch: Rows of every global batch; `None` if they differ or nobody knows.
         element_spec: Nest of `tf.TensorSpec` of `(x, y, sample_weight)`, batch axis `None`;
             `y` and `sample_weight` are `()` where there is none.
         warnings: What a user should know; each is a sentence for result.json.
@@ -63,6 +64,9 @@ class BatchSource(Protocol):
 
     @property
     def batches_per_pass(self) -> int | None: ...  # noqa: D102
+
+    @property
+    def rows_per_batch(self) -> int | None: ...  # noqa: D102
 
     @property
     def element_spec(self) -> Any: ...  # noqa: D102

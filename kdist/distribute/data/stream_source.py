@@ -60,6 +60,12 @@ class StreamSource:
         return -(-self.num_examples // self._settings.batch_size)
 
     @property
+    def rows_per_batch(self) -> int | None:
+        """Return the rows of every batch, `None` if the last one may have fewer."""
+        size = self._settings.batch_size
+        return None if self.num_examples is None or self.num_examples % size else size
+
+    @property
     def shuffled_rows(self) -> int:
         """Return the rows among which a row's place is drawn."""
         fitting = self._settings.cache_bytes // (4 * self._row_bytes)
