@@ -76,7 +76,9 @@ def explain(error: Exception, groups: Mapping[str, Collection[str]]) -> ConfigEr
         return _not_merged(merged["override"], error)
     deleted = re.search(r"Could not delete.*'(?P<key>[^']+)' does not exist", message)
     if deleted:
-        return unknown_key(deleted["key"])
+        return _left_out(deleted["key"], f"Leave ~{deleted['key']} out.") or unknown_key(
+            deleted["key"]
+        )
     ambiguous = re.search(r"Ambiguous value for argument '(?P<override>.+)'", message)
     if ambiguous:
         return ConfigError(
@@ -112,6 +114,13 @@ def _unknown_key(
 ) -> ConfigError:
     """Return the error for a key, or for one inside of the mapping that was typed as its value."""
     full_key = inner or key
+    if key in groups and "No match in the defaults list" in message:
+        return ConfigError(
+            f"The chosen configuration leaves the group {key} out. Add a line `- {key}: ...` to "
+            "its defaults list."
+        )
+    if left_out := _left_out(full_key, f"To add it, write ++{full_key}=..."):
+        return left_out
     section, _, name = full_key.partition(".")
     if not name:
         return unknown_key(full_key, [*known_keys(), *groups])
@@ -123,6 +132,12 @@ def _unknown_key(
     return ConfigError(
         f"{section} has no key {name} in the chosen configuration. {why}, write {wanted}"
     )
+
+
+def _left_out(key: str, advice: str) -> ConfigError | None:
+    """Return the error for a key (or section) of kdist's that the chosen file does not hold."""
+    is_known = any(each == key or each.startswith(f"{key}.") for each in known_keys())
+    return ConfigError(f"The chosen configuration holds no {key}. {advice}") if is_known else None
 
 
 def _inner_key(error: Exception, typed: str) -> str | None:

@@ -199,6 +199,30 @@ def test_a_saved_run_takes_no_group(saved_run, choice):
         compose(*saved_run, choice)
 
 
+@pytest.mark.parametrize(
+    ("override", "said"),
+    [
+        ("loss=mse", "holds no loss. To add it, write ++loss=..."),
+        ("checkpoint.keep=3", "holds no checkpoint.keep. To add it, write ++checkpoint.keep=..."),
+        ("checkpoint={keep: 3}", "holds no checkpoint. To add it, write ++checkpoint=..."),
+        ("data._target_=my.load", "holds no data._target_. To add it, write ++data._target_=..."),
+        ("~metrics", "holds no metrics. Leave ~metrics out."),
+        ("los=mse", "has no key los. Did you mean loss?"),
+    ],
+)
+def test_a_key_that_only_the_saved_file_lacks_is_one_to_add(override, said, tmp_path):
+    (tmp_path / "config.yaml").write_text("epochs: 3\ndata: {batch_size: 8}\n")
+    with pytest.raises(ConfigError) as caught:
+        compose("--config-dir", str(tmp_path), "--config-name", "config", override)
+    assert said in str(caught.value)
+
+
+def test_a_group_that_the_user_s_file_leaves_out_is_named(tmp_path):
+    (tmp_path / "mine.yaml").write_text("defaults: [{data: digits}, _self_]\n")
+    with pytest.raises(ConfigError, match="leaves the group strategy out"):
+        compose("--config-dir", str(tmp_path), "--config-name", "mine", "+strategy=ps")
+
+
 def test_a_primary_file_of_the_user_s_may_build_on_the_shipped_one(tmp_path):
     (tmp_path / "mine.yaml").write_text("defaults: [kdist, _self_]\nepochs: 2\n")
     (tmp_path / "model").mkdir()
