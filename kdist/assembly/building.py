@@ -85,6 +85,7 @@ class Builder:
                     shuffle=False,
                     cache_bytes=data.cache_bytes,
                     steps_per_epoch=config.limit_batches,
+                    is_for_training=False,
                 ),
                 key="data.validation",
             )

@@ -151,8 +151,8 @@ def per_worker_source(
             f"{key} must have the same known number of batches on each worker, or "
             f"steps_per_epoch must be set. Received: batches by worker: {shown}."
         )
-    source.warnings = (
-        f"{key} brings its own batches: batch size, splitting and exact mid-epoch resume are its "
-        "own affair.",
-    )
+    its_own = "batch size is its own affair"
+    if settings.is_for_training:
+        its_own = "batch size, splitting and exact mid-epoch resume are its own affair"
+    source.warnings = (f"{key} brings its own batches: {its_own}.",)
     return source

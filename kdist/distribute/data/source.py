@@ -24,6 +24,7 @@ class DataSettings:
         share: This task's place among the workers.
         batch_is_global: Whether the batches of all workers make an update together; where they do
             not, each worker's is an update of its own.
+        is_for_training: Whether the part is trained on, and not only evaluated.
     """
 
     batch_size: int = 64
@@ -33,6 +34,7 @@ class DataSettings:
     steps_per_epoch: int | None = None
     share: WorkerShare = field(default_factory=WorkerShare)
     batch_is_global: bool = True
+    is_for_training: bool = True
 
     def __post_init__(self) -> None:
         """Refuse sizes that no run could use."""
