@@ -17,6 +17,7 @@ def load(content: Mapping[str, Any]) -> Config:
     Raises:
         ConfigError: Naming the key, what came in, and what to do.
     """
+    reading.refuse_endless_numbers(content)
     config = reading.read(Config, _with_lists(content))
     rules.check(config)
     return config

@@ -57,6 +57,29 @@ def read(schema: type[Schema], content: Any, key: str = "") -> Schema:
     return schema(**values)
 
 
+def refuse_endless_numbers(value: Any, key: str = "") -> None:
+    """Refuse whole numbers, at any depth, that Python does not write out: config.yaml must.
+
+    Raises:
+        ConfigError: Naming the key.
+    """
+    if isinstance(value, Mapping):
+        for name, entry in value.items():
+            refuse_endless_numbers(name, f"A key of {key or 'the configuration'}")
+            refuse_endless_numbers(entry, f"{key}.{name}" if key else str(name))
+    elif isinstance(value, list | tuple):
+        for entry in value:
+            refuse_endless_numbers(entry, key)
+    elif isinstance(value, int):
+        try:
+            str(value)
+        except ValueError as error:
+            raise ConfigError(
+                f"{key} must be a whole number of at most 64 bits. Received: one of "
+                f"{value.bit_length()} bits."
+            ) from error
+
+
 def unknown_key(key: str, known: Collection[str] = ()) -> ConfigError:
     """Return the error for a key that the configuration does not have."""
     candidates = list(known) or known_keys()

@@ -156,3 +156,21 @@ def test_no_key_takes_a_number_that_tensorflow_cannot_hold(section, name, value)
     key = f"{section}.{name}" if section else name
     assert str(caught.value).startswith(f"{key} must be a whole number of at most 64 bits.")
     assert repr(value) in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("content", "key"),
+    [
+        ({"epochs": -(10**5000)}, "epochs"),
+        ({"data": {"foo": 10**5000}}, "data.foo"),
+        ({"checkpoint": {"monitor": [10**5000]}}, "checkpoint.monitor"),
+        ({"class_weight": {10**5000: 1.0}}, "A key of class_weight"),
+    ],
+    ids=["integer", "argument", "list", "key"],
+)
+def test_a_whole_number_that_python_does_not_write_out_is_refused(content, key):
+    with pytest.raises(ConfigError) as caught:
+        config.load(content)
+    assert str(caught.value) == (
+        f"{key} must be a whole number of at most 64 bits. Received: one of 16610 bits."
+    )
