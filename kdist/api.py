@@ -5,7 +5,7 @@ import inspect
 import os
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cached_property
@@ -83,8 +83,8 @@ def fit(
     batch_size: int = 64,
     optimizer: Any = None,
     loss: Any = None,
-    metrics: Sequence[Any] = (),
-    callbacks: Sequence[Any] = (),
+    metrics: Any = None,
+    callbacks: Any = None,
     run_dir: str | os.PathLike[str] | None = None,
     config: Mapping[str, Any] | None = None,
 ) -> Result:
@@ -103,8 +103,8 @@ def fit(
         batch_size: Examples a batch over all replicas (`ps`: of each worker).
         optimizer: Keras optimizer, configuration or name, for a model that comes uncompiled.
         loss: The same for its loss.
-        metrics: The same for its metrics.
-        callbacks: Keras callbacks; they run on the chief.
+        metrics: The same for its metrics: a list, or a mapping by output; one is a list of one.
+        callbacks: Keras callbacks, a list or one; they run on the chief.
         run_dir: The run folder; by default a new one in `outputs/`.
         config: Further settings by dotted key, such as `{"data.shuffle": False}`.
 
@@ -127,8 +127,8 @@ def fit(
         make_data=make_data,
         optimizer=optimizer,
         loss=loss,
-        metrics=list(metrics) or None,
-        callbacks=list(callbacks) or None,
+        metrics=dict(metrics) or None if isinstance(metrics, Mapping) else _listed(metrics),
+        callbacks=_listed(callbacks),
     )
     content = _content(
         {
@@ -235,6 +235,12 @@ def _custom_objects(build_model: Callable[[], Any], *given: Any) -> dict[str, An
         for name, each in seen.items()
         if inspect.isroutine(each) or inspect.isclass(each)
     }
+
+
+def _listed(given: Any) -> list[Any] | None:
+    """Return one thing as a list of one, as `fit` of Keras does, and nothing as `None`."""
+    is_one = isinstance(given, str) or not isinstance(given, Iterable)
+    return ([given] if is_one and given is not None else list(given or ())) or None
 
 
 def _objects(**given: Any) -> bytes:

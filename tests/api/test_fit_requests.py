@@ -1,5 +1,7 @@
 """What `kdist.fit` asks its tasks to do; the launch itself is a fake."""
 
+import pickle
+
 import pytest
 
 import kdist
@@ -49,6 +51,24 @@ def test_without_a_strategy_devices_decide(asked):
     [request] = asked(config={"strategy.devices": 2})
     assert request.choice_line == "strategy=mirrored: strategy.devices=2"
     assert request.num_devices == 2
+
+
+@pytest.mark.parametrize(
+    ("given", "sent"),
+    [
+        ({"metrics": {"size": ["mae"], "digit": "accuracy"}},) * 2,
+        ({"metrics": [["accuracy"], ["mae"]]},) * 2,
+        ({"metrics": "mae", "callbacks": "one"}, {"metrics": ["mae"], "callbacks": ["one"]}),
+        ({"metrics": ("mae",), "callbacks": ("one",)}, {"metrics": ["mae"], "callbacks": ["one"]}),
+        ({"metrics": None, "callbacks": None}, {}),
+        ({"metrics": {}, "callbacks": []}, {}),
+    ],
+    ids=["by output", "list of lists", "one", "tuples", "none", "empty"],
+)
+def test_metrics_and_callbacks_reach_the_tasks_in_every_form(asked, given, sent):
+    [request] = asked(strategy="single", **given)
+    objects = pickle.loads(request.objects)
+    assert {key: objects[key] for key in ("metrics", "callbacks") if key in objects} == sent
 
 
 def test_a_run_that_had_trained_further_is_returned_as_it_is(monkeypatch, tmp_path):
