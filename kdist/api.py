@@ -19,6 +19,7 @@ from kdist import config as kdist_config
 from kdist.cluster.choose import choose_strategy
 from kdist.cluster.tf_config import VARIABLE
 from kdist.cluster.traits import traits_of
+from kdist.config.from_python import nested, refuse_unheard, typed_keys
 from kdist.errors import ConfigError, KdistError, TrainingError
 from kdist.launch.accelerators import count_accelerators
 from kdist.launch.environment import prepare_environment
@@ -122,16 +123,21 @@ def fit(
             "which makes this process one task of a cluster. Unset it, or train with "
             "python -m kdist on every machine of the cluster."
         )
+    metrics = dict(metrics) or None if isinstance(metrics, Mapping) else _listed(metrics)
     objects = _objects(
         build_model=build_model,
         make_data=make_data,
         optimizer=optimizer,
         loss=loss,
-        metrics=dict(metrics) or None if isinstance(metrics, Mapping) else _listed(metrics),
+        metrics=metrics,
         callbacks=_listed(callbacks),
     )
-    content = _content(
+    typed = tuple(typed_keys(nested(config or {})))
+    given = {"optimizer": optimizer, "loss": loss, "metrics": metrics}
+    given_names = tuple(name for name, value in given.items() if value is not None)
+    content = nested(
         {
+            "model": {},
             "strategy.name": strategy,
             "strategy.devices": devices,
             "cluster.workers": workers,
@@ -142,6 +148,7 @@ def fit(
         }
     )
     settings = kdist_config.load(content)
+    refuse_unheard(settings, typed, given_names)
     if settings.tuner.name is not None:
         raise ConfigError(
             "kdist.fit trains one run. Received: tuner.name="
@@ -169,7 +176,7 @@ def fit(
         TaskRequest(
             config=content,
             config_yaml=yaml.safe_dump(content),
-            typed_keys=(),
+            typed_keys=(*typed, *given_names),
             spec=plan.spec,
             task=planned.task,
             run_dir=str(folder.absolute()),
@@ -253,18 +260,6 @@ def _objects(**given: Any) -> bytes:
             f"What kdist.fit was given cannot be sent to the tasks: {error} Make models, arrays "
             "and open files inside build_model and make_data."
         ) from error
-
-
-def _content(dotted: Mapping[str, Any]) -> dict[str, Any]:
-    """Return nested containers of dotted keys; targets are named for config.yaml's readers."""
-    content: dict[str, Any] = {"strategy": {}, "cluster": {}, "data": {}, "model": {}}
-    for key, value in dotted.items():
-        section = content
-        *parents, name = key.split(".")
-        for parent in parents:
-            section = section.setdefault(parent, {})
-        section[name] = value
-    return content
 
 
 def _default_run_dir() -> Path:

@@ -165,7 +165,8 @@ class Builder:
         except (ValueError, TypeError) as error:
             raise ConfigError(
                 f"The model cannot be compiled: {error} Received: optimizer={optimizer}, "
-                f"loss={config.loss}, metrics={config.metrics}."
+                f"loss={self._objects.get('loss', config.loss)}, "
+                f"metrics={self._objects.get('metrics', config.metrics)}."
             ) from error
 
     def _call(

@@ -71,6 +71,26 @@ def test_metrics_and_callbacks_reach_the_tasks_in_every_form(asked, given, sent)
     assert {key: objects[key] for key in ("metrics", "callbacks") if key in objects} == sent
 
 
+def test_a_section_of_settings_leaves_the_arguments_in_place(asked):
+    config = {"data": {"shuffle": False}, "strategy": {"update": "sync"}}
+    request = asked(strategy="ps", batch_size=10, config=config)[0]
+    assert request.config["data"] == {"batch_size": 10, "shuffle": False}
+    assert (request.config["strategy"]["name"], request.config["strategy"]["update"]) == (
+        "ps",
+        "sync",
+    )
+
+
+def test_tasks_hear_what_was_typed(asked):
+    """So that a model that comes compiled refuses it."""
+    [request] = asked(strategy="single", loss="mse", metrics=[], config={"epochs": 2})
+    assert request.typed_keys == ("epochs", "loss")
+
+
+def test_settings_that_change_nothing_start_nothing(asked):
+    assert asked(strategy="single", loss="mse", config={"loss": "mae"}) == []
+
+
 def test_a_run_that_had_trained_further_is_returned_as_it_is(monkeypatch, tmp_path):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "-1")
     (tmp_path / "result.json").write_text('{"status": "stopped"}')
