@@ -76,8 +76,13 @@ def find_own(
         warnings: Takes a sentence for each checkpoint that is not whole.
 
     Raises:
-        ConfigError: If what `resume` names has no whole checkpoint.
+        ConfigError: If what `resume` names has no whole checkpoint, or none can be written.
     """
+    if (file := checkpoints.file_in_the_way()) is not None:
+        raise ConfigError(
+            f"Checkpoints cannot be written: {file} is a file. Received: checkpoint.dir="
+            f"{checkpoints.path}. Name a folder, or a place where one can be made."
+        )
     checkpoints.tidy()
     if config.resume == NEVER and attempt == 0:
         if not checkpoints.is_empty():  # `checkpoint.dir` of another run, say.
@@ -126,8 +131,7 @@ class GoingOn:
             refuse_other_run(before, facts, saved.folder)
         refuse_other_shapes(before, facts, saved.folder)
         state = TrainingState.from_position(content["position"])
-        steps = before["data"].get("batches an epoch", parts.plan.steps_per_epoch)
-        if steps != parts.plan.steps_per_epoch:  # Only by force: epochs are what counts then.
+        if _has_other_batches(before, facts):  # Only by force: epochs are what counts then.
             state.batches_seen = state.epochs_done * parts.plan.steps_per_epoch
             state.step_in_epoch, state.epoch_s = 0, 0.0
         return cls(
@@ -144,7 +148,8 @@ class GoingOn:
         """Return whether the run has trained further than is asked for, and tell the user.
 
         Raises:
-            ConfigError: If it is another run, which was named to go on from.
+            ConfigError: If it is another run, which was named to go on from, or whose checkpoints
+                lie where those of a new run were to go.
         """
         beyond = beyond_wish(self.state.batches_seen, plan.total_steps, config)
         if beyond is None:
@@ -154,6 +159,12 @@ class GoingOn:
                 f"The run to go on from has already trained further: {beyond}. Received: resume="
                 f"{config.resume}. Ask for more (epochs=...), name an earlier checkpoint, or take "
                 f"its weights only: init_from={config.resume}."
+            )
+        if folder.is_new:
+            raise ConfigError(
+                f"The checkpoints there have already trained further: {beyond}. Received: "
+                f"checkpoint.dir={checkpoints.path}. Ask for more (epochs=...), or give the new "
+                "run a folder of its own there."
             )
         sys.stdout.write(further_text(folder.path, beyond) + "\n")
         return True
@@ -230,6 +241,19 @@ def follow(parts: Parts, trainer: Trainer, peers: Peers) -> bool:
 
     trainer.go_on_from(state, take)
     return True
+
+
+def _has_other_batches(before: Facts, now: Facts) -> bool:
+    """Return whether the batches of an epoch hold other rows than those of a checkpoint."""
+    return any(
+        before.get(part, {}).get(key, value) != value
+        for part, key in (
+            ("data", "batches an epoch"),
+            ("data", "training rows"),
+            ("settings", "data.batch_size"),
+        )
+        if (value := now[part].get(key)) is not None
+    )
 
 
 def _is_completed(folder: RunFolder) -> bool:

@@ -136,6 +136,11 @@ class RunFolder:
         """The folder of resumable state."""
         return self.path / "checkpoints"
 
+    @property
+    def is_new(self) -> bool:
+        """Whether `create` has made it for this run."""
+        return self.config_yaml in self._made
+
     def holds_run(self) -> bool:
         """Whether a run has written here."""
         return any((self.path / name).exists() for name in _RUN_FILES)

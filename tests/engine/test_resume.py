@@ -214,13 +214,28 @@ def test_weights_of_a_smaller_model_are_no_start(tmp_path):
     assert not (tmp_path / "second").exists()
 
 
-def test_nothing_left_to_train_leaves_no_folder(tmp_path, capsys):
+def test_a_new_run_is_refused_where_checkpoints_of_another_are_further(tmp_path):
     run(tmp_path / "first", dense(adam), ROWS, epochs=2)
-    elsewhere = {"dir": str(tmp_path / "first" / "checkpoints")}
-    code, _ = run(tmp_path / "second", dense(adam), ROWS, epochs=1, checkpoint=elsewhere)
-    assert code == 0
-    assert "already trained further" in capsys.readouterr().out
+    elsewhere = str(tmp_path / "first" / "checkpoints")
+    with pytest.raises(ConfigError, match=f"already trained further.*checkpoint.dir={elsewhere}"):
+        run(tmp_path / "second", dense(adam), ROWS, epochs=1, checkpoint={"dir": elsewhere})
     assert not (tmp_path / "second").exists()
+
+
+def test_a_file_where_checkpoints_should_go_is_refused_before_training(tmp_path):
+    (tmp_path / "file").write_text("mine")
+    place = str(tmp_path / "file" / "checkpoints")
+    with pytest.raises(ConfigError, match=f"{tmp_path / 'file'} is a file.*checkpoint.dir={place}"):
+        run(tmp_path / "run", dense(adam), ROWS, epochs=1, checkpoint={"dir": place})
+    assert not (tmp_path / "run").exists()
+
+
+def test_an_epoch_begins_anew_with_other_batches_by_force(tmp_path):
+    run(tmp_path, dense(adam), ROWS, epochs=3, max_steps=7)
+    data = {"batch_size": 7}  # As many batches an epoch, of other rows.
+    _, left = run(tmp_path, dense(adam), ROWS, epochs=3, resume_force=True, data=data)
+    assert [row["global_step"] for row in left.rows] == [5, 12, 17]
+    assert left.rows[1]["examples"] == left.rows[0]["examples"]
 
 
 def test_never_refuses_a_used_folder(tmp_path):

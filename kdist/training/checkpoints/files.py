@@ -36,6 +36,16 @@ def make_folder(path: str) -> None:
         os.makedirs(path, exist_ok=True)
 
 
+def file_in_the_way(path: str) -> str | None:
+    """Return the file that keeps a folder from being made, if one on this machine does."""
+    if is_remote(path):
+        return None
+    folder = os.path.abspath(path)
+    while not os.path.lexists(folder):
+        folder = os.path.dirname(folder)
+    return None if os.path.isdir(folder) else folder
+
+
 def names(folder: str) -> list[str]:
     """Return the names of a folder's entries, sorted; none if there is no such folder."""
     if not is_remote(folder):

@@ -125,6 +125,10 @@ class CheckpointFolder:
                 on_broken(f"{error} It was skipped.")
         return None
 
+    def file_in_the_way(self) -> str | None:
+        """Return the file that stands where the folder or a parent of it should be, if one does."""
+        return files.file_in_the_way(self.path)
+
     def is_empty(self) -> bool:
         """Return whether there is no checkpoint, whole or not."""
         return not self._names()
