@@ -1,5 +1,6 @@
 """Builds what the user's configuration names: data, model, optimizer, losses, callbacks."""
 
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -135,6 +136,11 @@ class Builder:
             ConfigError: If one is no Keras callback, or one that cannot work here.
         """
         made = list(self._objects.get("callbacks", ()))
+        for given in made:
+            if not isinstance(given, keras.callbacks.Callback):
+                raise ConfigError(
+                    f"callbacks must be keras.callbacks.Callback objects. Received: {given!r}."
+                )
         for name, section in self._config.callbacks.items():
             callback = self._call(None, f"callbacks.{name}", section)
             if not isinstance(callback, keras.callbacks.Callback):
@@ -161,7 +167,9 @@ class Builder:
         loss = self._objects.get("loss", resolve("loss", config.loss))
         metrics = self._objects.get("metrics", resolve("metrics", config.metrics))
         try:
-            model.compile(optimizer=optimizer, loss=loss, metrics=metrics or None)
+            loss = keras.tree.map_structure(_made, loss)
+            metrics = keras.tree.map_structure(_made, metrics or None)
+            model.compile(optimizer=optimizer, loss=loss, metrics=metrics)
         except (ValueError, TypeError) as error:
             raise ConfigError(
                 f"The model cannot be compiled: {error} Received: optimizer={optimizer}, "
@@ -185,6 +193,11 @@ class Builder:
         if bound.dropped and f"{key}.{TARGET}" not in self._typed:
             self.notes.append(f"{bound.path} does not take {', '.join(bound.dropped)}: left out.")
         return bound.call()
+
+
+def _made(given: Any) -> Any:
+    """Return an object of a class: Keras compiles the class itself, but cannot save it."""
+    return given() if inspect.isclass(given) else given
 
 
 def _with_float_rate(section: TargetConfig) -> TargetConfig:

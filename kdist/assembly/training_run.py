@@ -24,7 +24,7 @@ from kdist.distribute.strategies import make_strategy
 from kdist.launch.request import LauncherLink, TaskRequest
 from kdist.records.resumption import Start, decide, finished_text
 from kdist.training.callback_bridge import CallbackBridge
-from kdist.training.saving import start_from
+from kdist.training.saving import check_can_be_saved, start_from
 from kdist.training.trainer import Silent
 
 
@@ -139,6 +139,8 @@ class TrainingRun:
             make_client_loop=client and client.loop_maker(sources, plan, self._cluster),
             validation=sources.validation,
         )
+        if self._cluster.is_chief:
+            check_can_be_saved(model)
         bridge = CallbackBridge(
             callbacks,
             model,

@@ -1,7 +1,9 @@
 """Writing and reading models: `model.keras`, weights to start from, exports."""
 
 import contextlib
+import json
 import re
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -30,6 +32,22 @@ def save_model(model: keras.Model, store: Store, view: OptimizerView, path: Path
     view.pull()
     with replacing(path) as unfinished, view.saves_state(), _saves_tables(store):
         model.save(unfinished)
+
+
+def check_can_be_saved(model: keras.Model) -> None:
+    """Let Keras describe the model as in `model.keras`, before hours of training.
+
+    Raises:
+        ConfigError: If it cannot be described.
+    """
+    try:
+        with warnings.catch_warnings(action="ignore"):  # They come again when it is saved.
+            json.dumps(keras.saving.serialize_keras_object(model))
+    except Exception as error:
+        raise ConfigError(
+            f"Keras cannot save the model, which a run does at its end: {first_lines(error)} "
+            f"Received: {type(model).__name__}. Try model.save('model.keras')."
+        ) from error
 
 
 @contextlib.contextmanager

@@ -1,5 +1,6 @@
-"""What the builder tells of what it leaves out."""
+"""What the builder makes of what it is given, and tells of what it leaves out."""
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -7,6 +8,8 @@ import tensorflow as tf
 from kdist.assembly.building import Builder
 from kdist.config.schema import Config, TargetConfig
 from kdist.distribute.shares import WorkerShare
+from kdist.errors import ConfigError
+from kdist.training.saving import check_can_be_saved
 
 TARGET = "keras.callbacks.TerminateOnNaN"
 
@@ -37,3 +40,46 @@ def test_own_batches_of_validation_are_not_said_to_be_resumed():
         "its own affair.",
         "data.validation brings its own batches: batch size is its own affair.",
     )
+
+
+def dense(*layers):
+    model = keras.Sequential([keras.Input((3,)), *layers, keras.layers.Dense(1, name="size")])
+    return keras.Model(model.inputs, model.outputs)
+
+
+def test_classes_of_losses_and_metrics_are_called_so_that_the_model_can_be_saved(tmp_path):
+    """Keras trains with a class, and cannot save the model then."""
+    loss, metric = keras.losses.MeanSquaredError, keras.metrics.MeanAbsoluteError
+    builder = Builder(Config(), ())
+    builder.use({"build_model": dense, "loss": [loss], "metrics": {"size": [metric]}})
+    model = builder.model()
+    model.train_on_batch(np.ones([2, 3]), np.ones([2, 1]))
+    model.save(tmp_path / "model.keras")
+
+
+def test_what_is_no_callback_is_refused():
+    builder = Builder(Config(), ())
+    builder.use({"callbacks": [keras.callbacks.TerminateOnNaN(), 3]})
+    with pytest.raises(ConfigError, match=r"must be keras\.callbacks\.Callback .* Received: 3\."):
+        builder.callbacks()
+
+
+class Scaled(keras.layers.Layer):
+    def __init__(self, scale, **options):
+        super().__init__(**options)
+        self.scale = scale
+
+    def call(self, inputs):
+        return inputs * self.scale()
+
+
+def test_a_model_that_cannot_be_saved_is_refused_before_training():
+    with pytest.raises(
+        ConfigError, match=r"cannot save the model.* Scaled .*get_config.*Functional"
+    ):
+        check_can_be_saved(dense(Scaled(float)))
+
+
+def test_a_model_that_can_be_saved_is_not():
+    check_can_be_saved(keras.Sequential([keras.layers.Dense(2)]))
+    check_can_be_saved(dense(keras.layers.Lambda(lambda inputs: inputs * 2)))
