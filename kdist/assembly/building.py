@@ -91,6 +91,12 @@ class Builder:
                 key="data.validation",
             )
         notes = [*train.warnings, *(validation.warnings if validation else ())]
+        others = [str(name) for name in parts if name not in ("train", "validation")]
+        if validation is None and others:  # Perhaps "val" was meant to be one.
+            notes.append(
+                'The data function returns no "validation" part: nothing is validated. '
+                f"Not used: {', '.join(others)}."
+            )
         return Sources(train=train, validation=validation, notes=tuple(notes))
 
     def model(self, *, has_values_from_chief: bool = False) -> keras.Model:

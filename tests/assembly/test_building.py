@@ -42,6 +42,27 @@ def test_own_batches_of_validation_are_not_said_to_be_resumed():
     )
 
 
+@pytest.mark.parametrize(
+    ("parts", "notes"),
+    [
+        (("train",), ()),
+        (("train", "validation", "test"), ()),
+        (
+            ("train", "val", "test"),
+            (
+                'The data function returns no "validation" part: nothing is validated. '
+                "Not used: val, test.",
+            ),
+        ),
+    ],
+    ids=["train only", "test", "another name"],
+)
+def test_parts_under_other_names_are_told_where_validation_is_missing(parts, notes):
+    builder = Builder(Config(), ())
+    builder.use({"make_data": lambda: dict.fromkeys(parts, (np.zeros([2, 3]), np.zeros([2, 1])))})
+    assert builder.data(WorkerShare()).notes == notes
+
+
 def dense(*layers):
     model = keras.Sequential([keras.Input((3,)), *layers, keras.layers.Dense(1, name="size")])
     return keras.Model(model.inputs, model.outputs)
