@@ -99,7 +99,7 @@ def build_on_batch(
     """
     y_pred = None
     try:
-        y_pred = call_model(model, x, training=False)
+        y_pred = call_without_trace(model, x)
         model.compute_loss(x=x, y=y, y_pred=y_pred, sample_weight=sample_weight)
         model.compute_metrics(x, y, y_pred, sample_weight=sample_weight)
     except (
@@ -124,6 +124,20 @@ def call_model(model: keras.Model, x: Any, *, training: bool) -> Any:
     if keras_adapter.calls_with_training(model):
         return model(x, training=training)
     return model(x)
+
+
+def call_without_trace(model: keras.Model, x: Any) -> Any:
+    """Return the outputs for a few rows before training, which begins as if nobody had asked.
+
+    Recurrent layers draw a mask of dropout here, too: a model would train with those after it.
+    """
+    held = [v for v in unique(model.non_trainable_variables) if keras_adapter.has_value(v)]
+    before = [tf.convert_to_tensor(v.value) for v in held]
+    y_pred = call_model(model, x, training=False)
+    for variable, value in zip(held, before, strict=True):
+        if not bool(tf.reduce_all(tf.equal(variable.value, value))):
+            variable.assign(value)
+    return y_pred
 
 
 def analyse(model: keras.Model, y_pred: Any, *, carries_seeds: bool) -> ModelStructure:

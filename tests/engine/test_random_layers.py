@@ -32,6 +32,19 @@ def test_one_replica_draws_the_sequence_of_keras():
         assert_same(outcome, reference)
 
 
+def recurrent():
+    layers = [keras.Input((6,)), L.Reshape((3, 2)), L.GRU(4, dropout=0.4), L.Dense(3)]
+    model = keras.Sequential(layers)
+    model.compile(adam(), loss=LOGITS)
+    return model
+
+
+def test_recurrent_layers_begin_with_the_first_mask():
+    """They draw one whenever they are called, to be built, too."""
+    data = {"train": ROWS["train"]}  # And Keras' validation draws some.
+    assert_same(train(recurrent, data), fit(recurrent, data))
+
+
 @pytest.mark.parametrize(("replicas", "jit_compile"), [(2, False), (1, True)])
 def test_same_seed_same_weights_other_seed_other_weights(replicas, jit_compile):
     options = {"replicas": replicas, "jit_compile": jit_compile}
