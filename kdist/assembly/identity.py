@@ -37,6 +37,7 @@ def run_facts(
             for index, variable in enumerate(own_variables(model))
         },
         "optimizer": _optimizer_facts(model.optimizer) | _further_facts(model),
+        "compiled": _loss_facts(model),
         "data": _data_facts(sources, plan),
     }
 
@@ -48,7 +49,9 @@ def refuse_other_run(before: Facts, now: Facts, where: str) -> None:
         ConfigError: Naming what differs.
     """
     found: list[str] = []
-    for part in ("settings", "model", "optimizer", "data"):
+    for part in ("settings", "model", "optimizer", "compiled", "data"):
+        if part == "compiled" and any(each.startswith("loss") for each in found):
+            continue  # The settings have told it.
         then, here = before.get(part, {}), now.get(part, {})
         # Of a variable, the path is a label; position, shape and dtype are what counts.
         if part == "model" and list(then.values()) == list(here.values()):
@@ -92,6 +95,27 @@ def _optimizer_facts(optimizer: keras.optimizers.Optimizer) -> dict[str, Any]:
         if key.rpartition(".")[2] != "name" and " at 0x" not in str(value)
     }
     return {"class": type(optimizer).__name__, **settings}
+
+
+def _loss_facts(model: keras.Model) -> dict[str, Any]:
+    """Return the losses that the model was compiled with: config.yaml knows its own only."""
+    losses: Any = getattr(model, "loss", None)
+    content, _ = to_plain({"loss": keras.tree.map_structure(_loss_fact, losses)})
+    return flattened(content)
+
+
+def _loss_fact(loss: Any) -> Any:
+    """Describe a loss by its name and settings; code of a function may change its looks."""
+    if loss is None or isinstance(loss, str):
+        return loss
+    if not isinstance(loss, keras.losses.Loss):
+        return getattr(loss, "__name__", type(loss).__name__)
+    settings = {
+        key: value
+        for key, value in loss.get_config().items()
+        if key not in ("name", "fn") and isinstance(value, bool | int | float | str)
+    }
+    return {"class": type(loss).__name__, **settings}
 
 
 def _further_facts(model: keras.Model) -> dict[str, Any]:
