@@ -149,6 +149,11 @@ def fit(
     )
     settings = kdist_config.load(content)
     refuse_unheard(settings, typed, given_names)
+    if settings.command != "train":
+        raise ConfigError(
+            f"kdist.fit trains. Received: command={settings.command}. Use the command line: "
+            f"python -m kdist command={settings.command}."
+        )
     if settings.tuner.name is not None:
         raise ConfigError(
             "kdist.fit trains one run. Received: tuner.name="

@@ -91,6 +91,11 @@ def test_settings_that_change_nothing_start_nothing(asked):
     assert asked(strategy="single", loss="mse", config={"loss": "mae"}) == []
 
 
+def test_another_command_is_refused():
+    with pytest.raises(ConfigError, match=r"trains\. Received: command=plan\."):
+        kdist.fit(lambda: None, dict, config={"command": "plan"})
+
+
 def test_a_run_that_had_trained_further_is_returned_as_it_is(monkeypatch, tmp_path):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "-1")
     (tmp_path / "result.json").write_text('{"status": "stopped"}')
