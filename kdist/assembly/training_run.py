@@ -139,8 +139,7 @@ class TrainingRun:
             make_client_loop=client and client.loop_maker(sources, plan, self._cluster),
             validation=sources.validation,
         )
-        if self._cluster.is_chief:
-            check_can_be_saved(model)
+        check_can_be_saved(model)  # In every task, so that all end by themselves.
         bridge = CallbackBridge(
             callbacks,
             model,
