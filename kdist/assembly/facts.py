@@ -13,6 +13,7 @@ from kdist.config.update_rules import shares_and_replicas
 from kdist.launch.request import TaskRequest
 from kdist.records.run_folder import RunFolder
 from kdist.training.report.facts import OpeningFacts
+from kdist.training.report.formats import plural_text
 from kdist.training.trainer import TrainingPlan
 
 
@@ -56,7 +57,7 @@ def opening_facts(
         per_replica_batch_sizes=rows or (config.data.batch_size,) * num_replicas,
         num_parameters=engine.structure.num_parameters,
         parameter_bytes=engine.structure.parameter_bytes,
-        store_lines=server_lines(servers) or (f"{len(engine.layout.buckets)} buckets",),
+        store_lines=server_lines(servers) or (plural_text(len(engine.layout.buckets), "bucket"),),
         servers=servers,
         train_examples=sources.train.num_examples,
         validation_examples=sources.validation.num_examples if sources.validation else None,

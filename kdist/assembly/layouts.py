@@ -11,7 +11,7 @@ from kdist.distribute.layout import Bucket, BucketLayout, VariableInfo
 from kdist.distribute.optimizer import can_flatten, inner_optimizer, updating_optimizers
 from kdist.distribute.structure import ModelStructure
 from kdist.training.report.facts import Block, ServerContents
-from kdist.training.report.formats import bytes_text
+from kdist.training.report.formats import bytes_text, plural_text
 
 
 def plan_layout(config: Config, structure: ModelStructure, *, num_servers: int) -> BucketLayout:
@@ -77,7 +77,8 @@ def server_lines(servers: Sequence[ServerContents]) -> tuple[str, ...]:
     """Return one line a server: its bytes, its buckets and its largest one."""
     lines = []
     for server in servers:
-        line = f"{server.name}: {bytes_text(server.num_bytes)} in {len(server.blocks)} buckets"
+        blocks = plural_text(len(server.blocks), "bucket")
+        line = f"{server.name}: {bytes_text(server.num_bytes)} in {blocks}"
         if server.blocks:
             largest = max(server.blocks, key=lambda block: block.num_bytes)
             line += f", the largest {bytes_text(largest.num_bytes)} ({largest.label})"

@@ -10,6 +10,8 @@ from kdist.errors import ConfigError
 def nested(dotted: Mapping[str, Any]) -> dict[str, Any]:
     """Return nested containers of dotted keys; a section given as a mapping adds to its keys.
 
+    Scalars of NumPy become Python's: notebooks are full of them.
+
     Raises:
         ConfigError: If a section was given something else than keys and values.
     """
@@ -77,6 +79,14 @@ def refuse_unheard(config: Config, typed: Collection[str], given: Collection[str
 
 def _merged(old: Any, new: Any) -> Any:
     if not isinstance(new, Mapping):
-        return old if new is None and isinstance(old, Mapping) else new
+        return old if new is None and isinstance(old, Mapping) else _plain(new)
     kept = dict(old) if isinstance(old, Mapping) else {}
     return kept | {name: _merged(kept.get(name), value) for name, value in new.items()}
+
+
+def _plain(value: Any) -> Any:
+    """Return a value with Python's own numbers in place of NumPy's, which is not imported here."""
+    if isinstance(value, list):
+        return [_plain(each) for each in value]
+    is_scalar = getattr(value, "shape", None) == () and hasattr(value, "item")
+    return value.item() if is_scalar else value

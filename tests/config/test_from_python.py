@@ -1,5 +1,6 @@
 """The settings of `kdist.fit`."""
 
+import numpy as np
 import pytest
 
 from kdist import config as kdist_config
@@ -25,6 +26,13 @@ def test_what_was_given_stays_as_it_was():
     given = {"shuffle": False}
     nested({"data": given, "data.batch_size": 10})
     assert given == {"shuffle": False}
+
+
+def test_numbers_of_numpy_become_pythons():
+    content = nested({"data.batch_size": np.int32(10), "optimizer": {"betas": [np.float64(0.5)]}})
+    assert content == {"data": {"batch_size": 10}, "optimizer": {"betas": [0.5]}}
+    assert type(content["data"]["batch_size"]) is int
+    assert type(content["optimizer"]["betas"][0]) is float
 
 
 def test_a_section_that_is_no_mapping_is_named():
