@@ -48,9 +48,14 @@ def run_child(
         target=_show_life, args=(link, interval_s), name="kdist-life", daemon=True
     ).start()
     exit_code = 128 + signal.SIGINT
-    with contextlib.suppress(KeyboardInterrupt):  # It can come to a task that has just ended, too.
+    try:
         exit_code = _run_task(task_main, request, link, output, environment)
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        for number in FORWARDED:
+            signal.signal(number, signal.SIG_IGN)
+    except KeyboardInterrupt:
+        pass
+    except BaseException as error:  # What the task raises for a signal, which came as it ended.
+        exit_code = int(getattr(error, "exit_code", TrainingError.exit_code))
     with contextlib.suppress(Exception):
         sys.stdout.flush()
         sys.stderr.flush()

@@ -55,6 +55,26 @@ def _be_interrupted_at_the_end(request, link):
     sys.modules[_InterruptedWhenAsked("interrupting")] = sys
 
 
+class _Stopped(BaseException):
+    exit_code = 143
+
+
+class _StoppedWhenTold(Exception):
+    """An error in whose text a signal comes, as the launcher's does where several tasks fail."""
+
+    def __str__(self):
+        os.kill(os.getpid(), signal.SIGTERM)
+        return "failed"
+
+
+def _be_stopped_while_failing(request, link):
+    def stop(number, frame):
+        raise _Stopped
+
+    signal.signal(signal.SIGTERM, stop)
+    raise _StoppedWhenTold
+
+
 def _wait_for(request, link, path, num_lines=1):
     deadline_s = time.monotonic() + 60
     while time.monotonic() < deadline_s:
@@ -196,6 +216,7 @@ STEPS = {
     "append": _append,
     "wait_for": _wait_for,
     "be_interrupted_at_the_end": _be_interrupted_at_the_end,
+    "be_stopped_while_failing": _be_stopped_while_failing,
     "hang": lambda request, link: time.sleep(600),
     "ignore": lambda request, link, name: (
         signal.signal(getattr(signal, name), signal.SIG_IGN),

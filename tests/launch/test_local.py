@@ -235,6 +235,13 @@ def test_a_task_that_ends_well_before_it_is_done_has_failed(launch, task, tmp_pa
     assert done.result()["status"] == "failed"
 
 
+def test_a_task_that_is_stopped_while_it_fails_ends_without_a_word(launch):
+    """As where several tasks fail: the launcher ends the others for the first one."""
+    done = launch({"chief-0": [["make_folder"], ["be_stopped_while_failing"]]})
+    assert done.run.exit_code == 143
+    assert "Traceback" not in done.stdout + done.stderr
+
+
 def test_an_interrupt_of_a_task_that_has_ended_says_nothing(launch):
     steps = [["be_interrupted_at_the_end"], ["raise", "ValueError", "the cause"]]
     done = launch({"chief-0": steps})
