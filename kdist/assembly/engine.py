@@ -31,7 +31,7 @@ from kdist.distribute.replica_step import ReplicaStep
 from kdist.distribute.separability import check_separable
 from kdist.distribute.shares import WorkerShare
 from kdist.distribute.step_types import none_if_empty
-from kdist.distribute.structure import ModelStructure, analyse, build_on_batch, call_without_trace
+from kdist.distribute.structure import ModelStructure, analyse, build_on_batch, call_keeping_state
 from kdist.distribute.sync_loop import SyncLoop
 from kdist.distribute.valueless_tables import release
 from kdist.errors import ConfigError
@@ -183,7 +183,7 @@ def _own_step_engine(
     """Return the engine of a model whose `train_step` or `test_step` is its own."""
     x, y, sample_weight = source.first_batch(rows_to_build_on(model))
     try:
-        y_pred = call_without_trace(model, x)
+        y_pred = call_keeping_state(model, x)
     except NotImplementedError:
         y_pred = None  # A train_step that calls parts of the model needs no call of the whole.
     if share.num_replicas > 1 and y_pred is not None:

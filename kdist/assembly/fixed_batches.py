@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from kdist.config.schema import DataConfig
 from kdist.distribute.data import BatchSource
-from kdist.distribute.structure import call_without_trace
+from kdist.distribute.structure import call_keeping_state
 from kdist.errors import ConfigError
 
 _ANY_ROWS = 4
@@ -34,7 +34,7 @@ def takes_any_rows(model: keras.Model, x: Any) -> bool:
     num_rows = size - 1 if size > 1 else 2
     others = tf.nest.map_structure(lambda a: tf.repeat(a[:1], num_rows, axis=0), x)
     try:
-        outputs = call_without_trace(model, others)
+        outputs = call_keeping_state(model, others)
     except (ValueError, TypeError, tf.errors.OpError):
         return False
     return all(leaf.shape[0] == num_rows for leaf in keras.tree.flatten(outputs))

@@ -60,18 +60,19 @@ class FusedAdam(keras.optimizers.Adam):
         dtype = variable.dtype
         iterations: Any = self.iterations
         step = tf.cast(iterations + 1, dtype)
-        beta_1, beta_2 = (tf.cast(beta, dtype) for beta in (self.beta_1, self.beta_2))
+        powers = [tf.pow(tf.cast(beta, dtype), step) for beta in (self.beta_1, self.beta_2)]
+        beta_2 = tf.constant(self.beta_2, dtype)
         mean, square = keras_adapter.slots_of(self, variable, "_momentums", "_velocities")
         tf.raw_ops.ResourceApplyAdam(
             var=variable.handle,
             m=mean.handle,
             v=square.handle,
-            beta1_power=tf.pow(beta_1, step),
-            beta2_power=tf.pow(beta_2, step),
+            beta1_power=powers[0],
+            beta2_power=powers[1],
             lr=tf.cast(learning_rate, dtype) * tf.cast(self._correction(beta_2), dtype),
-            beta1=beta_1,
+            beta1=tf.constant(self.beta_1, dtype),
             beta2=beta_2,
-            epsilon=tf.cast(self.epsilon, dtype),
+            epsilon=tf.constant(self.epsilon, dtype),
             grad=tf.cast(gradient, dtype),
         )
 

@@ -66,7 +66,7 @@ def share_specs(
         structure: The probed structure of the model.
         batch_spec: `(x, y, sample_weight)` nests of `tf.TensorSpec`.
         num_rows: Rows of the share, if it is always as many. TensorFlow then knows all shapes of
-            the model, and leaves out what would ask for them at each step: a tenth of an LSTM.
+            the model, and leaves out what would ask for them at each step: a fifth of an LSTM.
     """
     x, y, sample_weight = batch_spec
     if num_rows is not None:

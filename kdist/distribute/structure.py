@@ -99,7 +99,7 @@ def build_on_batch(
     """
     y_pred = None
     try:
-        y_pred = call_without_trace(model, x)
+        y_pred = call_keeping_state(model, x)
         model.compute_loss(x=x, y=y, y_pred=y_pred, sample_weight=sample_weight)
         model.compute_metrics(x, y, y_pred, sample_weight=sample_weight)
     except (
@@ -126,10 +126,10 @@ def call_model(model: keras.Model, x: Any, *, training: bool) -> Any:
     return model(x)
 
 
-def call_without_trace(model: keras.Model, x: Any) -> Any:
-    """Return the outputs for a few rows before training, which begins as if nobody had asked.
+def call_keeping_state(model: keras.Model, x: Any) -> Any:
+    """Return the outputs for a few rows, and leave the model's state as it was.
 
-    Recurrent layers draw a mask of dropout here, too: a model would train with those after it.
+    Recurrent layers draw a mask of dropout here, too: training would begin with the next one.
     """
     held = [v for v in unique(model.non_trainable_variables) if keras_adapter.has_value(v)]
     before = [tf.convert_to_tensor(v.value) for v in held]

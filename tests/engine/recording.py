@@ -2,6 +2,12 @@
 
 import keras
 import numpy as np
+import pytest
+
+# What workers of parameter servers know, of as many rows in batches of twelve.
+on_servers = pytest.mark.parametrize(
+    ("num_rows", "update", "known"), [(24, "async", 12), (20, "async", None), (24, "sync", 6)]
+)
 
 
 class RowsTraced(keras.layers.Layer):
@@ -31,3 +37,10 @@ def traced_rows(train, num_rows, **options):
     x, y = rng.normal(size=(num_rows, 3)).astype("float32"), np.ones((num_rows, 1), "float32")
     train(build, {"train": (x, y)}, epochs=1, batch_size=12, **options)
     return layer.seen
+
+
+def assert_workers_know(train, num_rows, update, known):
+    """Train on two workers; a case of `on_servers`."""
+    seen = traced_rows(train, num_rows, workers=2, strategy={"update": update})
+    assert known in seen
+    assert seen <= {None, known}

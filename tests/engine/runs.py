@@ -2,6 +2,7 @@
 
 import csv
 import json
+import threading
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -54,6 +55,17 @@ class StopsAfter(NoSignals):
         return "SIGTERM" if self._left <= 0 else None
 
 
+def await_checkpoint():
+    """Let the checkpoint that is being written be whole: this process and its threads go on.
+
+    Only a real kill ends a writer. Here it would write on, into what the test looks at.
+    """
+    for thread in threading.enumerate():
+        if thread.name == "kdist-checkpoint":
+            thread.join(30)
+            assert not thread.is_alive(), "Gave up waiting for the checkpoint."
+
+
 class DiesAt(keras.callbacks.Callback):
     """Ends the process after a batch, counted from the beginning of the attempt (from 1)."""
 
@@ -65,6 +77,7 @@ class DiesAt(keras.callbacks.Callback):
     def on_train_batch_end(self, batch, logs=None):
         self._left -= 1
         if self._left == 0:
+            await_checkpoint()
             raise self._error("now")
 
 

@@ -42,14 +42,14 @@ KERNELS = {
 LARGE = (FUSED_FROM_BYTES // 4 // 64 + 1, 64)
 
 
-def trained(optimizer, gradients):
+def trained(optimizer, gradients, dtype="float32"):
     """Return the weights and the slots after `apply` in a graph, and the graph's operations."""
-    variable = keras.Variable(np.linspace(-1, 1, gradients[0].size).reshape(LARGE), dtype="float32")
+    variable = keras.Variable(np.linspace(-1, 1, gradients[0].size).reshape(LARGE), dtype=dtype)
     optimizer.build([variable])
     apply = tf.function(lambda gradient: optimizer.apply([gradient], [variable]))
     for gradient in gradients:
-        apply(tf.constant(gradient))
-    function = apply.get_concrete_function(tf.TensorSpec(LARGE, tf.float32))
+        apply(tf.cast(gradient, dtype))
+    function = apply.get_concrete_function(tf.TensorSpec(LARGE, dtype))
     definition = function.graph.as_graph_def()
     kinds = {node.op for node in definition.node}
     kinds |= {node.op for each in definition.library.function for node in each.node_def}
@@ -71,6 +71,18 @@ def test_a_large_variable_is_updated_by_one_kernel_as_by_keras(name):
     for slot, wanted in zip(slots, expected_slots, strict=True):
         np.testing.assert_allclose(slot, wanted, atol=1e-6)
     assert {kind for kind in kinds if kind.startswith("ResourceApply")} == {kernel} - {None}
+
+
+@pytest.mark.parametrize("name", ["momentum", "adam", "adamw"])
+def test_double_precision_is_kept(name):
+    make, kernel = KERNELS[name]
+    gradients = random_gradients()
+    expected, expected_slots, _ = trained(make(), gradients, "float64")
+    values, slots, kinds = trained(clone_optimizer(make()), gradients, "float64")
+    assert kernel in kinds
+    np.testing.assert_allclose(values, expected, rtol=0, atol=1e-12)
+    for slot, wanted in zip(slots, expected_slots, strict=True):
+        np.testing.assert_allclose(slot, wanted, rtol=0, atol=1e-12)
 
 
 def test_rows_small_variables_and_half_precision_take_the_update_of_keras(monkeypatch):
