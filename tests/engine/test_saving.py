@@ -4,6 +4,7 @@ import keras
 import numpy as np
 import pytest
 
+from kdist.errors import ConfigError
 from kdist.training.saving import save_model
 
 from .cases import (
@@ -23,6 +24,7 @@ from .cases import (
     sgd,
 )
 from .harness import assert_same, fit, labelled_rows, prepare, train
+from .runs import run
 
 
 def saved(outcome, path):
@@ -134,3 +136,25 @@ def test_what_the_file_forgets_of_weight_decay_is_said(names, num_warnings):
     warnings = prepare(build, {"train": labelled_rows()}).engine.warnings
     assert len(warnings) == num_warnings
     assert all("last/bias)" in warning for warning in warnings)
+
+
+class Scaled(L.Layer):
+    """Without a `get_config`, Keras cannot write its argument down."""
+
+    def __init__(self, scale, **options):
+        super().__init__(**options)
+        self.scale = scale
+
+    def call(self, inputs):
+        return inputs * self.scale()
+
+
+def test_a_run_whose_model_cannot_be_saved_is_refused_before_it_has_a_folder(tmp_path):
+    def build():
+        model = keras.Sequential([keras.Input((6,)), Scaled(float), L.Dense(3)])
+        model.compile(adam(), loss="sparse_categorical_crossentropy")
+        return model
+
+    with pytest.raises(ConfigError, match=r"cannot save the model.*Scaled"):
+        run(tmp_path / "run", build, ROWS)
+    assert not (tmp_path / "run").exists()
