@@ -78,11 +78,8 @@ def find_own(
     Raises:
         ConfigError: If what `resume` names has no whole checkpoint, or none can be written.
     """
-    if (file := checkpoints.file_in_the_way()) is not None:
-        raise ConfigError(
-            f"Checkpoints cannot be written: {file} is a file. Received: checkpoint.dir="
-            f"{checkpoints.path}. Name a folder, or a place where one can be made."
-        )
+    if config.checkpoint.dir is not None:
+        _make(checkpoints)
     checkpoints.tidy()
     if config.resume == NEVER and attempt == 0:
         if not checkpoints.is_empty():  # `checkpoint.dir` of another run, say.
@@ -101,6 +98,16 @@ def find_own(
             return own
     assert named is not None
     return find_checkpoint(named, warnings.append, key="resume")
+
+
+def _make(checkpoints: CheckpointFolder) -> None:
+    try:
+        checkpoints.make()
+    except OSError as error:
+        raise ConfigError(
+            f"Checkpoints cannot be written: {error.strerror or error}. Received: checkpoint.dir="
+            f"{checkpoints.path}. Name a folder, or a place where one can be made."
+        ) from error
 
 
 def _is_inside(path: str, folder: str) -> bool:

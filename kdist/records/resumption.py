@@ -26,6 +26,8 @@ _COMPARED = (
     *("model", "data", "optimizer", "loss", "metrics", "class_weight", "seed"),
     *("steps_per_epoch", "limit_batches"),
 )
+# What `kdist.fit` was given in place of settings: a section of config.yaml, by their names.
+GIVEN = "given"
 _MAY_CHANGE = ("data.cache_bytes", "data.validation_batch_size")
 _SHOWN = 4
 
@@ -145,7 +147,8 @@ def settings_of(config_yaml: str) -> dict[str, Any]:
         content = None
     if not isinstance(content, Mapping):
         return {}
-    flat = flattened(content)
+    given = content.get(GIVEN)
+    flat = flattened({**content, **(given if isinstance(given, Mapping) else {})})
     return {
         key: value
         for key, value in flat.items()

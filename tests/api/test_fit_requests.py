@@ -3,9 +3,10 @@
 import pickle
 
 import pytest
+import yaml
 
 import kdist
-from kdist import api
+from kdist.api import fitting
 from kdist.errors import ConfigError
 from kdist.launch.local import LocalRun
 
@@ -20,7 +21,7 @@ def asked(monkeypatch):
         started.extend(requests)
         return LocalRun(exit_code=2, cause=None, run_dir=None, warnings=())
 
-    monkeypatch.setattr(api, "run_tasks", remember)
+    monkeypatch.setattr(fitting, "run_tasks", remember)
 
     def ask(**options):
         started.clear()
@@ -101,7 +102,7 @@ def test_a_run_that_had_trained_further_is_returned_as_it_is(monkeypatch, tmp_pa
     (tmp_path / "result.json").write_text('{"status": "stopped"}')
     (tmp_path / "metrics.csv").write_text("epoch,loss\n1,0.5\n")
     ended = LocalRun(exit_code=0, cause=None, run_dir=None, warnings=())
-    monkeypatch.setattr(api, "run_tasks", lambda requests: ended)
+    monkeypatch.setattr(fitting, "run_tasks", lambda requests: ended)
     result = kdist.fit(lambda: None, dict, strategy="single", run_dir=tmp_path)
     assert (result.status, result.history) == ("stopped", {"loss": [0.5]})
 
@@ -111,3 +112,58 @@ def test_a_task_of_tf_config_is_no_place_for_fit(asked, monkeypatch):
     assert asked() == []
     with pytest.raises(ConfigError, match=r"Received: TF_CONFIG is set.*python -m kdist"):
         kdist.fit(lambda: None, dict)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"config": [1]}, r"config must be a mapping .* Received: \[1\]\."),
+        ({"config": {5: 1}}, r"config must be a mapping .* Received: \{5: 1\}\."),
+        ({"run_dir": 5}, r"run_dir must be a path\. Received: 5\."),
+        (
+            {"build_model": 5},
+            r"takes functions.* Received: build_model=5\. .*returns a keras\.Model",
+        ),
+        ({"make_data": {"train": 1}}, r"Received: make_data=\{'train': 1\}\. .*returns the data\."),
+    ],
+    ids=["list", "number for a key", "number for a path", "number for a model", "data"],
+)
+def test_arguments_of_another_kind_are_named(options, message):
+    functions = {"build_model": lambda: None, "make_data": dict}
+    with pytest.raises(ConfigError, match=message):
+        kdist.fit(**{**functions, "strategy": "single", **options})
+
+
+class _Loss:
+    """As a loss of Keras looks from outside, which is not imported here."""
+
+    def __init__(self, delta):
+        self.delta = delta
+
+    def get_config(self):
+        return {"name": "loss", "fn": print, "delta": self.delta, "rows": object()}
+
+
+def test_config_yaml_tells_what_was_given(asked):
+    [request] = asked(strategy="single", loss=_Loss(0.5), metrics=[len], optimizer=_Loss)
+    assert yaml.safe_load(request.config_yaml)["given"] == {
+        "optimizer": "_Loss",
+        "loss": {"class": "_Loss", "delta": 0.5},
+        "metrics": ["len"],
+    }
+
+
+def test_a_finished_run_of_another_loss_is_not_taken_for_this_one(asked, tmp_path):
+    def ask(loss):
+        return asked(strategy="single", loss=loss, run_dir=tmp_path)
+
+    [request] = ask(_Loss(0.5))
+    (tmp_path / "config.yaml").write_text(request.config_yaml)
+    (tmp_path / "metrics.csv").write_text("epoch,loss\n1,0.5\n")
+    (tmp_path / "result.json").write_text(
+        '{"status": "completed", "epochs": 1, "steps_per_epoch": 1}'
+    )
+    with pytest.raises(ConfigError, match=r"loss\.delta was 0\.5, is 0\.25"):
+        kdist.fit(lambda: None, dict, strategy="single", loss=_Loss(0.25), run_dir=tmp_path)
+    again = kdist.fit(lambda: None, dict, strategy="single", loss=_Loss(0.5), run_dir=tmp_path)
+    assert again.history == {"loss": [0.5]}

@@ -106,12 +106,23 @@ def test_a_new_run_is_refused_where_checkpoints_of_another_are_further(tmp_path)
     assert not (tmp_path / "second").exists()
 
 
-def test_a_file_where_checkpoints_should_go_is_refused_before_training(tmp_path):
+@pytest.mark.parametrize(
+    ("place", "reason"),
+    [
+        ("{path}/file/checkpoints", "Not a directory"),
+        ("{path}/file", "File exists"),
+        ("/proc/none", "No such file"),
+        ("nowhere://bucket/checkpoints", "'nowhere' not implemented"),
+    ],
+    ids=["below a file", "a file", "where no folder can be made", "unknown file system"],
+)
+def test_where_no_checkpoints_can_go_nothing_is_trained(tmp_path, place, reason):
     (tmp_path / "file").write_text("mine")
-    place = str(tmp_path / "file" / "checkpoints")
-    with pytest.raises(ConfigError, match=f"{tmp_path / 'file'} is a file.*checkpoint.dir={place}"):
+    place = place.format(path=tmp_path)
+    with pytest.raises(ConfigError, match=f"cannot be written: .*{reason}.*checkpoint.dir={place}"):
         run(tmp_path / "run", dense(adam), ROWS, epochs=1, checkpoint={"dir": place})
     assert not (tmp_path / "run").exists()
+    assert (tmp_path / "file").read_text() == "mine"
 
 
 def test_an_epoch_begins_anew_with_other_batches_by_force(tmp_path):

@@ -4,6 +4,7 @@ What goes wrong is an `OSError` in both cases.
 """
 
 import contextlib
+import errno
 import os
 import shutil
 from collections.abc import Iterator
@@ -36,14 +37,10 @@ def make_folder(path: str) -> None:
         os.makedirs(path, exist_ok=True)
 
 
-def file_in_the_way(path: str) -> str | None:
-    """Return the file that keeps a folder from being made, if one on this machine does."""
-    if is_remote(path):
-        return None
-    folder = os.path.abspath(path)
-    while not os.path.lexists(folder):
-        folder = os.path.dirname(folder)
-    return None if os.path.isdir(folder) else folder
+def check_can_be_written(folder: str) -> None:
+    """Raise an `OSError` if a folder of this machine takes no files; of others, nobody knows."""
+    if not is_remote(folder) and not os.access(folder, os.W_OK | os.X_OK):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), folder)
 
 
 def names(folder: str) -> list[str]:

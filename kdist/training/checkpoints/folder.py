@@ -125,9 +125,14 @@ class CheckpointFolder:
                 on_broken(f"{error} It was skipped.")
         return None
 
-    def file_in_the_way(self) -> str | None:
-        """Return the file that stands where the folder or a parent of it should be, if one does."""
-        return files.file_in_the_way(self.path)
+    def make(self) -> None:
+        """Make the folder; the first checkpoint would otherwise.
+
+        Raises:
+            OSError: If it cannot be made, or not be written to.
+        """
+        files.make_folder(self.path)
+        files.check_can_be_written(self.path)
 
     def is_empty(self) -> bool:
         """Return whether there is no checkpoint, whole or not."""
