@@ -17,7 +17,7 @@ from kdist.cluster.choose import choose_strategy
 from kdist.cluster.tf_config import VARIABLE
 from kdist.cluster.traits import traits_of
 from kdist.config.from_python import nested, refuse_unheard, typed_keys
-from kdist.config.schema import Config
+from kdist.config.schema import GIVEN, Config
 from kdist.errors import ConfigError, KdistError, TrainingError
 from kdist.launch.accelerators import count_accelerators
 from kdist.launch.environment import prepare_environment
@@ -25,7 +25,7 @@ from kdist.launch.local import LocalRun, run_tasks
 from kdist.launch.plan import build_plan
 from kdist.launch.ports import find_free_ports
 from kdist.launch.request import Console, TaskRequest
-from kdist.records.resumption import GIVEN, Wish, finished_text, is_finished
+from kdist.records.resumption import Wish, finished_text, is_finished
 
 _INTERRUPTED = 130
 _STOPPED = (_INTERRUPTED, 143)

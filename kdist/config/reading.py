@@ -8,7 +8,7 @@ import typing
 from collections.abc import Collection, Mapping
 from typing import Any, TypeVar
 
-from kdist.config.schema import Config, TargetConfig
+from kdist.config.schema import GIVEN, Config, TargetConfig
 from kdist.errors import ConfigError
 
 Schema = TypeVar("Schema")
@@ -82,6 +82,11 @@ def refuse_endless_numbers(value: Any, key: str = "") -> None:
 
 def unknown_key(key: str, known: Collection[str] = ()) -> ConfigError:
     """Return the error for a key that the configuration does not have."""
+    if key == GIVEN:
+        return ConfigError(
+            "config.yaml of a kdist.fit run holds no functions, which were given in Python. "
+            f"Received: the key {GIVEN}. Repeat the run with kdist.fit."
+        )
     candidates = list(known) or known_keys()
     section = key[: key.rfind(".") + 1]
     names = [each.removeprefix(section) for each in candidates if each.startswith(section)]

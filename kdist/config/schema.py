@@ -7,6 +7,9 @@ are read by `kdist.config.load`, never from these defaults alone.
 from dataclasses import dataclass, field, fields
 from typing import Any
 
+# The section of config.yaml, no setting, that describes what `kdist.fit` was given.
+GIVEN = "given"
+
 
 @dataclass(frozen=True, kw_only=True)
 class TargetConfig:

@@ -94,9 +94,7 @@ def bind_target(
     if path is None:
         raise ConfigError(
             f"{key}.{TARGET} is missing: name a function or class, as in ++{key}.{TARGET}="
-            f"{'my_pkg.load' if key == 'data' else 'my_pkg.build'}. (config.yaml of a kdist.fit "
-            "run holds settings only, no functions: repeat it with kdist.fit.) "
-            f"Received: {_shown(free)}."
+            f"{'my_pkg.load' if key == 'data' else 'my_pkg.build'}. Received: {_shown(free)}."
         )
     function = import_object(path, f"{key}.{TARGET}")
     if not callable(function):

@@ -8,7 +8,7 @@ from typing import Any
 
 import yaml
 
-from kdist.config.schema import Config
+from kdist.config.schema import GIVEN, Config
 from kdist.errors import ConfigError, KdistError
 from kdist.records.result import COMPLETED, read_result
 from kdist.records.run_folder import (
@@ -26,8 +26,6 @@ _COMPARED = (
     *("model", "data", "optimizer", "loss", "metrics", "class_weight", "seed"),
     *("steps_per_epoch", "limit_batches"),
 )
-# What `kdist.fit` was given in place of settings: a section of config.yaml, by their names.
-GIVEN = "given"
 _MAY_CHANGE = ("data.cache_bytes", "data.validation_batch_size")
 _SHOWN = 4
 

@@ -217,6 +217,13 @@ def test_a_key_that_only_the_saved_file_lacks_is_one_to_add(override, said, tmp_
     assert said in str(caught.value)
 
 
+def test_the_saved_file_of_a_fit_in_python_is_no_configuration(tmp_path):
+    (tmp_path / "config.yaml").write_text("epochs: 3\nmodel: {}\ngiven: {loss: mse}\n")
+    composition = compose("--config-dir", str(tmp_path), "--config-name", "config")
+    with pytest.raises(ConfigError, match=r"Repeat the run with kdist\.fit"):
+        kdist_config.load(resolved(composition.tree))
+
+
 def test_a_group_that_the_user_s_file_leaves_out_is_named(tmp_path):
     (tmp_path / "mine.yaml").write_text("defaults: [{data: digits}, _self_]\n")
     with pytest.raises(ConfigError, match="leaves the group strategy out"):

@@ -151,7 +151,6 @@ def test_what_names_no_target_is_told_how(key, example):
     with pytest.raises(ConfigError) as caught:
         call_target(key, TargetConfig())
     assert f"as in ++{key}._target_=my_pkg.{example}. " in str(caught.value)
-    assert "with kdist.fit" in str(caught.value)
 
 
 def test_a_failing_target_says_where_and_shows_no_text_that_may_be_secret():
