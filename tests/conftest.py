@@ -9,12 +9,18 @@ from kdist.launch.accelerators import count_accelerators
 
 # Tests that start no cluster, and listen on ports or count processes all the same.
 _ALONE = ("control", "launch")
+# Tests of many small runs on one device, which stand a cluster beside them.
+_SEARCHES = ("test_searches.py", "test_sweeps.py")
 
 
 def pytest_itemcollected(item):
-    """Start one cluster at a time; pytest-xdist reads the groups when all tests are collected."""
+    """Start one cluster at a time; pytest-xdist reads the groups when all tests are collected.
+
+    Searches and sweeps are a group of their own, or one process would wait for the other's.
+    """
     if item.get_closest_marker("cluster") or item.path.parent.name in _ALONE:
-        item.add_marker(pytest.mark.xdist_group("cluster"))
+        group = "searches" if item.path.name in _SEARCHES else "cluster"
+        item.add_marker(pytest.mark.xdist_group(group))
 
 
 def pytest_collection_modifyitems(items):
