@@ -23,11 +23,11 @@ from kdist.distribute.between_graph.loop import BetweenGraphLoop
 from kdist.distribute.between_graph.seat import Seat
 from kdist.distribute.between_graph.turns import Shares
 from kdist.distribute.between_graph.worker import StepWorker
-from kdist.distribute.inner_loop import InnerLoop
-from kdist.distribute.layout import BucketLayout
+from kdist.distribute.buckets.layout import BucketLayout
+from kdist.distribute.loops.inner_loop import InnerLoop
+from kdist.distribute.model.structure import ModelStructure
 from kdist.distribute.shares import WorkerShare
 from kdist.distribute.strategies import start_server
-from kdist.distribute.structure import ModelStructure
 from kdist.launch.request import TaskRequest
 from kdist.training.trainer import TrainingPlan
 

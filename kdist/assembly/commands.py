@@ -19,12 +19,18 @@ from kdist.cluster.task import TaskType
 from kdist.config.schema import Config
 from kdist.config.targets import resolve
 from kdist.datasets.npz import npz
+from kdist.distribute.buckets.valueless_tables import release
 from kdist.distribute.data import BatchSource
-from kdist.distribute.probe import has_own_steps, probe_training_step
+from kdist.distribute.model.probe import has_own_steps, probe_training_step
+from kdist.distribute.model.step_types import none_if_empty
+from kdist.distribute.model.structure import (
+    analyse,
+    build_on_batch,
+    call_model,
+    describe,
+    first_lines,
+)
 from kdist.distribute.shares import WorkerShare
-from kdist.distribute.step_types import none_if_empty
-from kdist.distribute.structure import analyse, build_on_batch, call_model, describe, first_lines
-from kdist.distribute.valueless_tables import release
 from kdist.errors import ConfigError
 from kdist.launch.request import TaskRequest
 from kdist.records.atomic import replacing, write_text_atomically

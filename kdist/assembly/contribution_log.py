@@ -9,7 +9,7 @@ from kdist.assembly.run_parts import Parts, Place
 from kdist.cluster.spec import ClusterSpec
 from kdist.cluster.task import TaskType
 from kdist.cluster.traits import ASYNC, StrategyTraits
-from kdist.distribute.contributions import ContributionFacts
+from kdist.distribute.servers.contributions import ContributionFacts
 from kdist.errors import KdistError
 from kdist.records.events import EventLog
 from kdist.training.report.facts import ContributionSample

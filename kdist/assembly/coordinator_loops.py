@@ -7,11 +7,11 @@ import tensorflow as tf
 from kdist.cluster.traits import StrategyTraits
 from kdist.config.schema import Config
 from kdist.config.update_rules import shares_and_replicas
-from kdist.distribute.aggregating_loop import AggregatingLoop
-from kdist.distribute.coordinator_loop import CoordinatorLoop
+from kdist.distribute.buckets.layout import BucketLayout
 from kdist.distribute.data import BatchSource
-from kdist.distribute.layout import BucketLayout
-from kdist.distribute.structure import ModelStructure
+from kdist.distribute.loops.aggregating_loop import AggregatingLoop
+from kdist.distribute.loops.coordinator_loop import CoordinatorLoop
+from kdist.distribute.model.structure import ModelStructure
 from kdist.errors import ConfigError
 
 

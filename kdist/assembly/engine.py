@@ -21,19 +21,24 @@ from kdist.assembly.row_tables import choose_row_tables, refuse_own_steps
 from kdist.cluster.traits import StrategyTraits
 from kdist.config.schema import Config
 from kdist.distribute import keras_adapter
-from kdist.distribute.bucket_plan import plan_buckets
+from kdist.distribute.buckets.bucket_plan import plan_buckets
+from kdist.distribute.buckets.layout import BucketLayout
+from kdist.distribute.buckets.valueless_tables import release
 from kdist.distribute.data import BatchSource
-from kdist.distribute.inner_loop import InnerLoop, OwnState
-from kdist.distribute.layout import BucketLayout
-from kdist.distribute.own_step_loop import OwnStepLoop
-from kdist.distribute.probe import has_own_steps, probe_training_step, refuse_custom_steps
-from kdist.distribute.replica_step import ReplicaStep
-from kdist.distribute.separability import check_separable
+from kdist.distribute.loops.inner_loop import InnerLoop, OwnState
+from kdist.distribute.loops.own_step_loop import OwnStepLoop
+from kdist.distribute.loops.sync_loop import SyncLoop
+from kdist.distribute.model.probe import has_own_steps, probe_training_step, refuse_custom_steps
+from kdist.distribute.model.step_types import none_if_empty
+from kdist.distribute.model.structure import (
+    ModelStructure,
+    analyse,
+    build_on_batch,
+    call_keeping_state,
+)
 from kdist.distribute.shares import WorkerShare
-from kdist.distribute.step_types import none_if_empty
-from kdist.distribute.structure import ModelStructure, analyse, build_on_batch, call_keeping_state
-from kdist.distribute.sync_loop import SyncLoop
-from kdist.distribute.valueless_tables import release
+from kdist.distribute.step.replica_step import ReplicaStep
+from kdist.distribute.step.separability import check_separable
 from kdist.errors import ConfigError
 
 

@@ -7,7 +7,7 @@ import tensorflow as tf
 from kdist.assembly.cluster_link import ClusterLink
 from kdist.cluster.task import Task
 from kdist.config.importing import where_users_code_failed
-from kdist.distribute.structure import first_lines, without_keras_frame
+from kdist.distribute.model.structure import first_lines, without_keras_frame
 from kdist.errors import KdistError, PeerLostError, TrainingError
 
 # What TensorFlow raises in a healthy task because another one failed.

@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from kdist.config.schema import DataConfig
 from kdist.distribute.data import BatchSource
-from kdist.distribute.structure import call_keeping_state
+from kdist.distribute.model.structure import call_keeping_state
 from kdist.errors import ConfigError
 
 _ANY_ROWS = 4

@@ -9,7 +9,7 @@ import keras
 from kdist.assembly.building import Sources
 from kdist.assembly.same_data import data_facts
 from kdist.distribute.data.source import BatchSource
-from kdist.distribute.further_optimizers import FurtherOptimizers
+from kdist.distribute.store.further_optimizers import FurtherOptimizers
 from kdist.errors import ConfigError
 from kdist.records.plain import to_plain
 from kdist.records.resumption import differences, flattened, refuse, settings_of

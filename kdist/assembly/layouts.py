@@ -6,10 +6,14 @@ import tensorflow as tf
 
 from kdist.config.schema import Config
 from kdist.distribute import keras_adapter
-from kdist.distribute.bucket_plan import FLAT_BUCKET_BYTES, SERVER_BUCKET_BYTES, plan_buckets
-from kdist.distribute.layout import Bucket, BucketLayout, VariableInfo
-from kdist.distribute.optimizer import can_flatten, inner_optimizer, updating_optimizers
-from kdist.distribute.structure import ModelStructure
+from kdist.distribute.buckets.bucket_plan import (
+    FLAT_BUCKET_BYTES,
+    SERVER_BUCKET_BYTES,
+    plan_buckets,
+)
+from kdist.distribute.buckets.layout import Bucket, BucketLayout, VariableInfo
+from kdist.distribute.model.structure import ModelStructure
+from kdist.distribute.store.optimizer import can_flatten, inner_optimizer, updating_optimizers
 from kdist.training.report.facts import Block, ServerContents
 from kdist.training.report.formats import bytes_text, plural_text
 

@@ -9,11 +9,11 @@ import tensorflow as tf
 
 from kdist.config.schema import Config
 from kdist.distribute import keras_adapter
-from kdist.distribute.optimizer import inner_optimizer
-from kdist.distribute.row_rules import ROW_RULES
-from kdist.distribute.structure import ModelStructure
-from kdist.distribute.table_search import only_looked_up, plain_layers
-from kdist.distribute.valueless_tables import building_without_values, fill
+from kdist.distribute.buckets.table_search import only_looked_up, plain_layers
+from kdist.distribute.buckets.valueless_tables import building_without_values, fill
+from kdist.distribute.model.structure import ModelStructure
+from kdist.distribute.store.optimizer import inner_optimizer
+from kdist.distribute.store.row_rules import ROW_RULES
 from kdist.errors import ConfigError
 
 ROWS = "rows"

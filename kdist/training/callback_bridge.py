@@ -5,7 +5,7 @@ from typing import Any
 
 import keras
 
-from kdist.distribute.inner_loop import Store
+from kdist.distribute.loops.inner_loop import Store
 from kdist.errors import ConfigError
 from kdist.training.optimizer_view import OptimizerView
 from kdist.training.peers import Peers

@@ -3,7 +3,7 @@
 from typing import Protocol
 
 from kdist.distribute import keras_adapter
-from kdist.distribute.inner_loop import Store
+from kdist.distribute.loops.inner_loop import Store
 from kdist.distribute.values import to_numpy
 from kdist.training.report.facts import EpochFacts
 

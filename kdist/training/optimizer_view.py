@@ -15,11 +15,11 @@ import keras
 import numpy as np
 
 from kdist.distribute import keras_adapter
-from kdist.distribute.bucket_values import bucket_value, variable_values
-from kdist.distribute.counters import most_advanced
-from kdist.distribute.inner_loop import Store
-from kdist.distribute.optimizer import StoreOptimizer, clone_optimizer, inner_optimizer
-from kdist.distribute.spilled import is_large, spilled
+from kdist.distribute.buckets.bucket_values import bucket_value, variable_values
+from kdist.distribute.buckets.spilled import is_large, spilled
+from kdist.distribute.loops.inner_loop import Store
+from kdist.distribute.store.counters import most_advanced
+from kdist.distribute.store.optimizer import StoreOptimizer, clone_optimizer, inner_optimizer
 from kdist.distribute.values import to_numpy, write
 
 

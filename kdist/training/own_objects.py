@@ -14,7 +14,7 @@ import yaml
 
 from kdist.config.importing import import_object
 from kdist.config.targets import TARGET
-from kdist.distribute.structure import first_lines
+from kdist.distribute.model.structure import first_lines
 from kdist.errors import ConfigError
 from kdist.records.resumption import folder_of
 

@@ -11,9 +11,9 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from kdist.distribute.inner_loop import Store
-from kdist.distribute.spilled import KeptTable, spilled
-from kdist.distribute.structure import call_model, first_lines
+from kdist.distribute.buckets.spilled import KeptTable, spilled
+from kdist.distribute.loops.inner_loop import Store
+from kdist.distribute.model.structure import call_model, first_lines
 from kdist.errors import ConfigError
 from kdist.records.atomic import replacing
 from kdist.training.checkpoints.canonical import restore_variables

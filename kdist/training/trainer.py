@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from kdist.distribute.data.source import BatchSource
-from kdist.distribute.inner_loop import InnerLoop, never_stop
+from kdist.distribute.loops.inner_loop import InnerLoop, never_stop
 from kdist.training.callback_bridge import CallbackBridge
 from kdist.training.keeper import Keeper, KeepsNothing, num_applies
 from kdist.training.peers import Peers

@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable
 
 from kdist.distribute.data.source import BatchSource
-from kdist.distribute.inner_loop import InnerLoop
+from kdist.distribute.loops.inner_loop import InnerLoop
 from kdist.training.callback_bridge import CallbackBridge
 from kdist.training.stretches import Pace
 

@@ -6,7 +6,7 @@ from kdist.assembly.contribution_log import ContributionLog
 from kdist.cluster.spec import ClusterSpec
 from kdist.cluster.task import TaskType
 from kdist.cluster.traits import traits_of
-from kdist.distribute.contributions import Contribution, ContributionFacts
+from kdist.distribute.servers.contributions import Contribution, ContributionFacts
 from kdist.records.events import EventLog, read_events
 
 SPEC = ClusterSpec(

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from kdist.distribute.buckets.held_values import hold, release
 from kdist.distribute.graph_values import GraphValues
-from kdist.distribute.held_values import hold, release
 from kdist.distribute.values import fill, read_each, read_rows, rows_writer, to_numpy, write
 
 v1 = tf.compat.v1

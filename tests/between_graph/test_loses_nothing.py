@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from kdist.distribute.between_graph import loop as between_graph_loop
-from kdist.distribute.inner_loop import never_stop
+from kdist.distribute.loops.inner_loop import never_stop
 from kdist.distribute.values import to_numpy
 from tests.engine.harness import numpy_weights
 from tests.ps.models import (

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from kdist.distribute import table_values
+from kdist.distribute.buckets import table_values
 from tests.engine.harness import assert_same
 from tests.engine.harness import train as train_alone
 from tests.engine.test_row_tables import NUM_IDS, OPTIMIZERS, model_of, rows

@@ -8,7 +8,7 @@ import pytest
 from kdist.assembly.same_data import refuse_other_facts
 from kdist.cluster.task import Task, TaskType
 from kdist.distribute.between_graph.reach import wait_for_servers
-from kdist.distribute.inner_loop import never_stop
+from kdist.distribute.loops.inner_loop import never_stop
 from kdist.distribute.values import write
 from kdist.errors import ConfigError, TaskTimeoutError
 from tests.engine.harness import labelled_rows

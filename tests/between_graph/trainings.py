@@ -21,11 +21,11 @@ from kdist.distribute.between_graph.loop import BetweenGraphLoop
 from kdist.distribute.between_graph.seat import Seat
 from kdist.distribute.between_graph.turns import Shares
 from kdist.distribute.between_graph.worker import StepWorker
-from kdist.distribute.inner_loop import InnerLoop
-from kdist.distribute.layout import BucketLayout
+from kdist.distribute.buckets.layout import BucketLayout
+from kdist.distribute.loops.inner_loop import InnerLoop
+from kdist.distribute.model.structure import ModelStructure
 from kdist.distribute.shares import WorkerShare
 from kdist.distribute.strategies import make_strategy
-from kdist.distribute.structure import ModelStructure
 from tests.engine.harness import Data
 from tests.ps.assembled import Assembled, assemble, config_of, model_and_data
 from tests.ps.trainings import OwnCluster

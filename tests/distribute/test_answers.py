@@ -3,7 +3,7 @@
 import numpy as np
 import tensorflow as tf
 
-from kdist.distribute.answers import HEAD, of_step, with_answer, without_answer
+from kdist.distribute.aggregation.answers import HEAD, of_step, with_answer, without_answer
 
 
 def test_an_answer_comes_back_as_it_was_sent():

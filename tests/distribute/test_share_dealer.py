@@ -5,7 +5,7 @@ import random
 import pytest
 import tensorflow as tf
 
-from kdist.distribute.share_dealer import (
+from kdist.distribute.aggregation.share_dealer import (
     DONE,
     WAIT,
     WORK,

@@ -1,6 +1,6 @@
 """How far the chief dispatches ahead of its workers."""
 
-from kdist.distribute.supply import AHEAD_S, ROUNDS_AHEAD, Supply
+from kdist.distribute.loops.supply import AHEAD_S, ROUNDS_AHEAD, Supply
 
 
 def test_it_begins_with_some_calls_for_each_worker():

@@ -2,7 +2,7 @@
 
 import pytest
 
-from kdist.distribute.replica_step import ReplicaStep
+from kdist.distribute.step.replica_step import ReplicaStep
 
 from .cases import CASES, ROWS, adam, dense
 from .harness import assert_same, fit, train

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from kdist.distribute import fused_updates
-from kdist.distribute.fused_updates import FUSED_FROM_BYTES, fused_class, public_class
-from kdist.distribute.optimizer import clone_optimizer
+from kdist.distribute.store import fused_updates
+from kdist.distribute.store.fused_updates import FUSED_FROM_BYTES, fused_class, public_class
+from kdist.distribute.store.optimizer import clone_optimizer
 from kdist.distribute.values import to_numpy
 
 optimizers = keras.optimizers

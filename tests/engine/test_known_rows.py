@@ -2,7 +2,7 @@
 
 import pytest
 
-from kdist.distribute.signatures import rows_per_share
+from kdist.distribute.step.signatures import rows_per_share
 
 from .harness import train
 from .recording import traced_rows

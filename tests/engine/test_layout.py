@@ -2,8 +2,8 @@
 
 import pytest
 
-from kdist.distribute.bucket_plan import plan_buckets
-from kdist.distribute.layout import VariableInfo
+from kdist.distribute.buckets.bucket_plan import plan_buckets
+from kdist.distribute.buckets.layout import VariableInfo
 from kdist.errors import ConfigError
 
 

@@ -5,16 +5,16 @@ import numpy as np
 import pytest
 
 from kdist.distribute import keras_adapter
-from kdist.distribute.bucket_plan import plan_buckets
-from kdist.distribute.bucket_values import split_members
-from kdist.distribute.layout import VariableInfo
-from kdist.distribute.optimizer import (
+from kdist.distribute.buckets.bucket_plan import plan_buckets
+from kdist.distribute.buckets.bucket_values import split_members
+from kdist.distribute.buckets.layout import VariableInfo
+from kdist.distribute.store.optimizer import (
     build_store_optimizer,
     can_flatten,
     clone_optimizer,
     inner_optimizer,
 )
-from kdist.distribute.store import to_numpy
+from kdist.distribute.store.replicated_store import to_numpy
 from kdist.errors import ConfigError
 from kdist.training.optimizer_view import SlotMapping
 

@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 
 from kdist.distribute import keras_adapter
-from kdist.distribute.row_rules import ROW_RULES, sum_repeated, update_rows
+from kdist.distribute.store.row_rules import ROW_RULES, sum_repeated, update_rows
 
 optimizers = keras.optimizers
 RULES = {

@@ -6,8 +6,9 @@ import pytest
 import tensorflow as tf
 
 from kdist.assembly.failures import as_kdist_error
-from kdist.distribute import keras_adapter, table_values
-from kdist.distribute.layout import Rows
+from kdist.distribute import keras_adapter
+from kdist.distribute.buckets import table_values
+from kdist.distribute.buckets.layout import Rows
 from kdist.errors import ConfigError
 from tests.engine.harness import assert_same, fit, prepare, train
 

@@ -11,11 +11,11 @@ import tensorflow as tf
 
 from kdist import config as kdist_config
 from kdist.assembly.layouts import plan_layout
-from kdist.distribute.compute import StepCompute
-from kdist.distribute.pieces import gradient_of_piece
-from kdist.distribute.server_store import ServerStore
-from kdist.distribute.store import to_numpy
-from kdist.distribute.structure import analyse, build_on_batch
+from kdist.distribute.buckets.pieces import gradient_of_piece
+from kdist.distribute.model.structure import analyse, build_on_batch
+from kdist.distribute.servers.server_store import ServerStore
+from kdist.distribute.step.compute import StepCompute
+from kdist.distribute.store.replicated_store import to_numpy
 from kdist.errors import ConfigError
 from kdist.training.optimizer_view import SlotMapping
 from tests.engine.test_optimizer import BY_VARIABLE, FLAT

@@ -17,7 +17,7 @@ from kdist.distribute.between_graph.graph import WorkerGraph
 from kdist.distribute.between_graph.seat import Seat
 from kdist.distribute.between_graph.turns import Shares
 from kdist.distribute.data import num_steps
-from kdist.distribute.server_step import ServerStep
+from kdist.distribute.servers.server_step import ServerStep
 from kdist.distribute.shares import WorkerShare
 from kdist.errors import ConfigError
 

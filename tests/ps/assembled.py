@@ -12,7 +12,7 @@ from kdist.assembly.building import Builder, Sources
 from kdist.assembly.engine import Engine
 from kdist.config.schema import Config
 from kdist.distribute.data import num_steps
-from kdist.distribute.inner_loop import InnerLoop
+from kdist.distribute.loops.inner_loop import InnerLoop
 from kdist.distribute.shares import WorkerShare
 from kdist.training.callback_bridge import CallbackBridge
 from kdist.training.peers import Alone

@@ -6,7 +6,7 @@ import keras
 import numpy as np
 import pytest
 
-from kdist.distribute.held_values import Held
+from kdist.distribute.buckets.held_values import Held
 from kdist.training.checkpoints import canonical, files, shards
 from kdist.training.checkpoints.arrays import Streamed
 from kdist.training.checkpoints.canonical import capture, restore

@@ -7,7 +7,7 @@ import keras
 import numpy as np
 import pytest
 
-from kdist.distribute import resident_data
+from kdist.distribute.loops import resident_data
 from tests.engine.harness import assert_same, fit, labelled_rows
 from tests.ps.models import constant_gradient, numbered_rows, seen_counts
 from tests.ps.test_data import FORMS

@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from kdist.distribute import coordinator_loop
-from kdist.distribute.inner_loop import never_stop
-from kdist.distribute.packets import Push
+from kdist.distribute.loops import coordinator_loop
+from kdist.distribute.loops.inner_loop import never_stop
+from kdist.distribute.servers.packets import Push
 from tests.engine.harness import numpy_weights
 from tests.ps.models import (
     BATCH_SIZE,

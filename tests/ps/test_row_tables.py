@@ -5,7 +5,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from kdist.distribute import keras_adapter, spilled, table_values
+from kdist.distribute import keras_adapter
+from kdist.distribute.buckets import spilled, table_values
 from kdist.errors import ConfigError
 from kdist.training.saving import save_model
 from tests.engine.harness import assert_same

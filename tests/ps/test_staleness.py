@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from kdist.distribute.inner_loop import never_stop
+from kdist.distribute.loops.inner_loop import never_stop
 from tests.engine.harness import numpy_weights
 from tests.ps.gates import Held
 from tests.ps.models import (

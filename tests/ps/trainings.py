@@ -13,7 +13,7 @@ from kdist.assembly.engine import make_engine
 from kdist.cluster.spec import ClusterSpec
 from kdist.cluster.task import Task, TaskType
 from kdist.cluster.traits import traits_of
-from kdist.distribute.coordinator_loop import CoordinatorLoop
+from kdist.distribute.loops.coordinator_loop import CoordinatorLoop
 from kdist.distribute.shares import WorkerShare
 from kdist.distribute.strategies import make_strategy, start_server
 from tests.engine.harness import Data

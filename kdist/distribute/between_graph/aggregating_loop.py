@@ -14,7 +14,7 @@ import numpy as np
 
 from kdist.distribute.between_graph.desk import TURNS, Opened
 from kdist.distribute.between_graph.loop import PROGRESS_EVERY_S, BetweenGraphLoop
-from kdist.distribute.inner_loop import OnProgress
+from kdist.distribute.loops.inner_loop import OnProgress
 from kdist.distribute.values import to_numpy
 
 _POLL_S = 0.02

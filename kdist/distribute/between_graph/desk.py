@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from kdist.distribute.server_store import WINDOW, Server, ServerStore
+from kdist.distribute.servers.server_store import WINDOW, Server, ServerStore
 
 TRAIN, EVALUATE, TURNS = 0, 1, 2
 

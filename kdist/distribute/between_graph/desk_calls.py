@@ -19,7 +19,7 @@ from kdist.distribute.between_graph.desk import (
     TicketDesk,
     as_ticket,
 )
-from kdist.distribute.servers import Server
+from kdist.distribute.servers.servers import Server
 
 
 class DeskCalls:

@@ -8,18 +8,18 @@ from typing import Any
 
 import tensorflow as tf
 
+from kdist.distribute.aggregation.share_step import ShareStep
 from kdist.distribute.between_graph.copies import Copies, captured_constants, give_constants
 from kdist.distribute.between_graph.desk import EVALUATE, TRAIN, TURNS, TicketDesk
 from kdist.distribute.between_graph.desk_calls import DeskCalls
 from kdist.distribute.between_graph.local_data import local_data
 from kdist.distribute.between_graph.seat import Seat
 from kdist.distribute.between_graph.turns import ClientAggregation, Shares
+from kdist.distribute.buckets.layout import BucketLayout
 from kdist.distribute.data.source import BatchSource
-from kdist.distribute.layout import BucketLayout
-from kdist.distribute.server_step import ServerStep
-from kdist.distribute.share_step import ShareStep
-from kdist.distribute.signatures import rows_per_share
-from kdist.distribute.structure import ModelStructure
+from kdist.distribute.model.structure import ModelStructure
+from kdist.distribute.servers.server_step import ServerStep
+from kdist.distribute.step.signatures import rows_per_share
 
 UNROLLED_STEPS = 10
 

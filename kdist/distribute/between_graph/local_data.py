@@ -7,10 +7,10 @@ from typing import Any, Protocol
 import numpy as np
 import tensorflow as tf
 
+from kdist.distribute.aggregation.share_step import ArrayReader, BatchReader, SentReader
 from kdist.distribute.data.array_source import ArraySource
 from kdist.distribute.data.py_dataset_source import PyDatasetSource
 from kdist.distribute.data.source import BatchSource
-from kdist.distribute.share_step import ArrayReader, BatchReader, SentReader
 from kdist.distribute.shares import WorkerShare
 from kdist.distribute.values import write
 from kdist.errors import ConfigError, TrainingError

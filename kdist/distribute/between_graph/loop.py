@@ -16,11 +16,11 @@ from kdist.distribute.between_graph.following import follow
 from kdist.distribute.between_graph.pauses import pause_s
 from kdist.distribute.between_graph.worker import StepWorker
 from kdist.distribute.data.source import BatchSource
-from kdist.distribute.evaluation import SUMS, EpochLogs, restored
-from kdist.distribute.inner_loop import NextBatches, OnProgress, all_at_once
-from kdist.distribute.server_store import WINDOW
+from kdist.distribute.loops.evaluation import SUMS, EpochLogs, restored
+from kdist.distribute.loops.inner_loop import NextBatches, OnProgress, all_at_once
+from kdist.distribute.servers.server_store import WINDOW
 from kdist.distribute.shares import WorkerShare
-from kdist.distribute.store import fingerprint
+from kdist.distribute.store.replicated_store import fingerprint
 from kdist.distribute.values import to_numpy, write
 from kdist.errors import TaskTimeoutError
 

@@ -5,8 +5,8 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from kdist.distribute.aggregation import Aggregation
-from kdist.distribute.server_store import ServerStore
+from kdist.distribute.aggregation.aggregation import Aggregation
+from kdist.distribute.servers.server_store import ServerStore
 from kdist.distribute.values import write
 
 

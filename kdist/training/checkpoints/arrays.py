@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from kdist.distribute.layout import Rows
+from kdist.distribute.buckets.layout import Rows
 from kdist.training.checkpoints import files
 from kdist.training.checkpoints.shards import SHARD, Shard
 

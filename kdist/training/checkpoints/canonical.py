@@ -14,12 +14,12 @@ import keras
 import numpy as np
 
 from kdist.distribute import keras_adapter
-from kdist.distribute.bucket_values import bucket_value
-from kdist.distribute.held_values import is_elsewhere
-from kdist.distribute.inner_loop import Store
-from kdist.distribute.layout import Bucket, Rows
-from kdist.distribute.optimizer import StoreOptimizer
-from kdist.distribute.structure import unique
+from kdist.distribute.buckets.bucket_values import bucket_value
+from kdist.distribute.buckets.held_values import is_elsewhere
+from kdist.distribute.buckets.layout import Bucket, Rows
+from kdist.distribute.loops.inner_loop import Store
+from kdist.distribute.model.structure import unique
+from kdist.distribute.store.optimizer import StoreOptimizer
 from kdist.distribute.values import write_each
 from kdist.errors import ConfigError
 from kdist.training.checkpoints.arrays import Block

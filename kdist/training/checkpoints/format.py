@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from kdist.distribute.layout import Rows
+from kdist.distribute.buckets.layout import Rows
 from kdist.errors import ConfigError
 from kdist.training.checkpoints import files
 from kdist.training.checkpoints.arrays import (

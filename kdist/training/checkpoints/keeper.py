@@ -11,7 +11,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from kdist.distribute.inner_loop import InnerLoop, OwnState
+from kdist.distribute.loops.inner_loop import InnerLoop, OwnState
 from kdist.errors import PeerLostError
 from kdist.training.callback_bridge import CallbackBridge
 from kdist.training.checkpoints.callback_state import Arrays, CallbackStates, State

@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from kdist.distribute.held_values import Held
-from kdist.distribute.layout import Bucket, Rows
+from kdist.distribute.buckets.held_values import Held
+from kdist.distribute.buckets.layout import Bucket, Rows
 from kdist.distribute.values import raw_variable, rows_writer
 from kdist.training.checkpoints.arrays import Block, Streamed, row_bounds
 from kdist.training.checkpoints.shards import Shard, SharedFolder, described

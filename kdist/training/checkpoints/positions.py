@@ -6,9 +6,9 @@ from typing import Any
 import keras
 
 from kdist.distribute import keras_adapter
-from kdist.distribute.layout import Bucket
-from kdist.distribute.optimizer import StoreOptimizer, updating_optimizers
-from kdist.distribute.structure import unique
+from kdist.distribute.buckets.layout import Bucket
+from kdist.distribute.model.structure import unique
+from kdist.distribute.store.optimizer import StoreOptimizer, updating_optimizers
 
 
 def own_variables(model: keras.Model) -> list[keras.Variable]:

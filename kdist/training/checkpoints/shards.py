@@ -14,8 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 import tensorflow as tf
 
-from kdist.distribute.held_values import ROWS, Held, can_read, can_write
-from kdist.distribute.layout import Rows
+from kdist.distribute.buckets.held_values import ROWS, Held, can_read, can_write
+from kdist.distribute.buckets.layout import Rows
 from kdist.training.checkpoints import files
 
 SHARD = "shard-"

@@ -7,11 +7,11 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from kdist.distribute.bucket_values import variable_values
-from kdist.distribute.held_values import Held, hold, release
-from kdist.distribute.inner_loop import Store
-from kdist.distribute.layout import Bucket
-from kdist.distribute.structure import unique
+from kdist.distribute.buckets.bucket_values import variable_values
+from kdist.distribute.buckets.held_values import Held, hold, release
+from kdist.distribute.buckets.layout import Bucket
+from kdist.distribute.loops.inner_loop import Store
+from kdist.distribute.model.structure import unique
 from kdist.distribute.values import raw_variable
 from kdist.training.checkpoints.arrays import Value
 from kdist.training.checkpoints.large_tables import can_be_copied, streamed

@@ -18,7 +18,7 @@ import numpy as np
 
 from kdist.cluster.spec import ClusterSpec
 from kdist.cluster.task import TaskType
-from kdist.distribute.inner_loop import never_stop
+from kdist.distribute.loops.inner_loop import never_stop
 from tests.e2e.kit import wait_until
 from tests.engine.harness import numpy_weights
 from tests.ps.models import (

@@ -1,0 +1,1 @@
+"""Synchronous parameter servers: shares dealt to replicas, N of M of which make an update."""

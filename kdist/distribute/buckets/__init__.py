@@ -1,0 +1,1 @@
+"""Variables joined in buckets, in pieces or as tables: planned, packed, dealt to servers, read."""
