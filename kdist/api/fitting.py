@@ -76,6 +76,7 @@ def fit(
             result's status is `stopped`.
     """
     started_at_s = time.time()
+    open_closed_streams()
     _refuse_tf_config()
     given = Given(
         build_model=build_model,
@@ -122,7 +123,7 @@ def fit(
         is_new_name=run_dir is None,
     )
     if is_finished(wish):
-        sys.stdout.write(finished_text(folder) + "\n")
+        TerminalEcho().write(finished_text(folder) + "\n")
         return Result.read(folder, custom_objects)
     ended = run_tasks(requests)
     if ended.exit_code == 0 and ended.run_dir is None:  # It had trained further, and has said so.

@@ -14,8 +14,9 @@ import kdist
 from kdist.cli.arguments import CommandLine, parse
 from kdist.cli.groups import conf_folder, options_of_groups
 from kdist.cli.help_text import help_text
-from kdist.cli.reporting import report
+from kdist.cli.reporting import answer, report, say
 from kdist.errors import EnvironmentFault, KdistError
+from kdist.launch.standard_streams import open_closed_streams
 
 _STARTED_AT_S = time.time()
 _INTERRUPTED = 130
@@ -28,22 +29,23 @@ def main(argv: Sequence[str]) -> int:
     except KdistError as error:
         return report(error, is_debug="debug=true" in (entry.lower() for entry in argv))
     except KeyboardInterrupt:
-        sys.stderr.write("Stopped.\n")
+        say("Stopped.\n", sys.stderr)
         return _INTERRUPTED
 
 
 def console_main() -> NoReturn:
     """Run the command line of this process and exit."""
+    open_closed_streams()
     sys.exit(main(sys.argv[1:]))
 
 
 def _dispatch(line: CommandLine) -> int:
     if line.wants_help:
         folders = [conf_folder(), *([line.config_dir] if line.config_dir else [])]
-        sys.stdout.write(help_text(options_of_groups(*folders)))
+        answer(help_text(options_of_groups(*folders)))
         return 0
     if line.wants_version:
-        sys.stdout.write(f"kdist {kdist.__version__}\n")
+        answer(f"kdist {kdist.__version__}\n")
         return 0
     _check_current_folder()
     if line.hydra_flags:

@@ -1,9 +1,10 @@
 """What Hydra itself carries out: the flags that only show something."""
 
+import io
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 
 import hydra
 from omegaconf import DictConfig
@@ -12,6 +13,7 @@ from kdist.cli.arguments import CommandLine
 from kdist.cli.composition import checked_overrides, known_groups
 from kdist.cli.groups import PRIMARY, conf_folder
 from kdist.cli.hydra_errors import explained, only_hydra
+from kdist.cli.reporting import answer
 
 
 def answer_flags(line: CommandLine) -> int:
@@ -26,12 +28,14 @@ def answer_flags(line: CommandLine) -> int:
 
     decorated = hydra.main(version_base="1.3", config_path=str(conf_folder()), config_name=PRIMARY)
     with explained(known_groups(line)), _command_line(_hydra_argv(line)):
+        shown, exit_code = io.StringIO(), 0
         try:
-            with only_hydra(line.overrides):
+            with redirect_stdout(shown), only_hydra(line.overrides):
                 decorated(shows_only)()
         except SystemExit as stop:
-            return stop.code if isinstance(stop.code, int) else 0
-    return 0
+            exit_code = stop.code if isinstance(stop.code, int) else 0
+    answer(shown.getvalue())
+    return exit_code
 
 
 def _hydra_argv(line: CommandLine) -> list[str]:

@@ -13,6 +13,7 @@ from omegaconf import OmegaConf, open_dict
 from kdist import config as kdist_config
 from kdist.cli.composition import Composition
 from kdist.cli.quiet import hidden_stderr
+from kdist.cli.reporting import answer, say
 from kdist.cli.resolution import resolved, yaml_without_secrets
 from kdist.cli.saved_run import with_data_of_run
 from kdist.cluster.choose import Choice, choose_strategy
@@ -57,8 +58,7 @@ def run(composition: Composition, environ: MutableMapping[str, str], *, started_
     prepared = prepare(composition, environ, membership, started_at_s=started_at_s)
     config, plan, requests = prepared.config, prepared.plan, prepared.requests
     if config.command == "plan":
-        sys.stdout.write(render_plan(plan))
-        sys.stdout.flush()
+        answer(render_plan(plan))
         if not config.plan.model:
             return 0
         requests = [asked for asked in requests if asked.task == plan.spec.chief]
@@ -67,7 +67,7 @@ def run(composition: Composition, environ: MutableMapping[str, str], *, started_
         chief = requests[plan.spec.tasks().index(plan.spec.chief)]
         # Other tasks of TF_CONFIG hear it from their chief.
         if is_finished(_wish(chief, config)) and membership is None:
-            sys.stdout.write(finished_text(composition.run_dir) + "\n")
+            say(finished_text(composition.run_dir) + "\n")
             return 0
     if membership is None or config.command == "plan":
         from kdist.launch.local import run_local

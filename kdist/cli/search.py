@@ -64,7 +64,7 @@ def run_search(
     space = space_of(config)
     _check_space(compose, config, space)
     if config.command == "plan":
-        sys.stdout.write(plan_text(config, space, role) + compose.plan_text(_probe(config, space)))
+        answer(plan_text(config, space, role) + compose.plan_text(_probe(config, space)))
         return 0
     goes_on = False
     settings = settings_of(content)
@@ -76,7 +76,7 @@ def run_search(
             _refuse_changes(state.settings or settings, settings, composition.run_dir)
             finished = finished_text(state, objective, config.tuner.max_trials, composition.run_dir)
             if finished is not None:
-                sys.stdout.write(finished)
+                say(finished)
                 return 0 if state.best(objective) else 1
         elif not composition.is_default_dir:
             refuse_used(composition.run_dir)

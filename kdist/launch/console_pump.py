@@ -87,11 +87,11 @@ class TerminalEcho:
         self._stream = stream or sys.stdout
         self._is_cursor_hidden = False
         self._is_mid_line = False
-        self._is_closed = False
+        self.error: OSError | None = None  # Why it takes no more.
 
     def write(self, text: str) -> None:
         """Write at once."""
-        if self._is_closed or not text:
+        if self.error is not None or not text:
             return
         shown, hidden = text.rfind("\x1b[?25h"), text.rfind("\x1b[?25l")
         if max(shown, hidden) >= 0:
@@ -103,8 +103,8 @@ class TerminalEcho:
         except UnicodeEncodeError:
             encoding = getattr(self._stream, "encoding", None) or "ascii"
             self.write(text.encode(encoding, "replace").decode(encoding))
-        except OSError:
-            self._is_closed = True
+        except OSError as error:
+            self.error = error
             _forget_broken_pipe(self._stream)
 
     def tidy(self) -> None:

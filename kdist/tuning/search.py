@@ -5,6 +5,7 @@ import random
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from kdist import config as kdist_config
 from kdist.errors import KdistError, TrainingError
@@ -48,6 +49,7 @@ class Search:
         Raises:
             KdistError: If the search cannot go on, or no trial came to an end.
         """
+        hypermodel = self._hypermodel()  # One that is refused leaves no folder.
         with self._open_folder() as folder:
             self._link.send("run_folder_ready", run_dir=str(folder.path))
             self._link.send("task_ready")
@@ -62,7 +64,7 @@ class Search:
                 state.apply(entry)
             console = SearchConsole(self._request.console, state, self._objective)
             console.say(self._opening(folder.path, state))
-            chooser = self._chooser(state, folder.path)
+            chooser = self._chooser(state, folder.path, hypermodel)
             chooser.replay(entries)
             results = SearchResults(
                 folder, self._config, self._request.config, state, self._objective
@@ -158,18 +160,20 @@ class Search:
             )
         return None
 
-    def _chooser(self, state: SearchState, search_dir: Path):
+    def _hypermodel(self) -> Any:
+        section = self._config.tuner.hypermodel
+        if section is None:
+            return None
+        from kdist.distribute import runtime
+        from kdist.tuning import hypermodel as hypermodels
+
+        # Its model is built here to be explored; accelerators are for trials.
+        runtime.configure(num_devices=1, accelerators=(), seed=0, deterministic=False)
+        return hypermodels.make(section)
+
+    def _chooser(self, state: SearchState, search_dir: Path, hypermodel: Any):
         from kdist.tuning.oracles import make_chooser
 
-        section = self._config.tuner.hypermodel
-        hypermodel = None
-        if section is not None:
-            from kdist.distribute import runtime
-            from kdist.tuning import hypermodel as hypermodels
-
-            # It is built here to be explored; accelerators are for trials.
-            runtime.configure(num_devices=1, accelerators=(), seed=0, deterministic=False)
-            hypermodel = hypermodels.make(section)
         return make_chooser(
             self._config.tuner,
             self._space,

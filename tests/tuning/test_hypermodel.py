@@ -7,13 +7,18 @@ import keras
 import keras_tuner
 import pytest
 
+from kdist.cluster.spec import ClusterSpec
+from kdist.cluster.task import Task, TaskType
 from kdist.config.schema import Config, TargetConfig, TunerConfig
 from kdist.config.targets import call_target
+from kdist.distribute import runtime
 from kdist.errors import ConfigError
 from kdist.tuning import hypermodel
 from kdist.tuning.objective import Objective
 from kdist.tuning.oracles import make_chooser
 from kdist.tuning.orders import run_settings
+from kdist.tuning.request import SearchRequest
+from kdist.tuning.search import Search
 
 
 class Widths(keras_tuner.HyperModel):
@@ -95,3 +100,21 @@ def test_a_run_builds_what_a_trial_chose(name, arguments, values, units):
 def test_what_cannot_be_a_hypermodel_is_refused(name, said):
     with pytest.raises(ConfigError, match=said):
         hypermodel.make(section(name))
+
+
+def test_a_search_that_is_refused_leaves_no_folder(tmp_path, monkeypatch):
+    monkeypatch.setattr(runtime, "configure", lambda **options: None)
+    tuner = {"name": "random", "hypermodel": {"_target_": "my_hypermodels.number"}}
+    request = SearchRequest(
+        config={"model": {}, "tuner": tuner},
+        config_yaml="",
+        typed_keys=(),
+        spec=ClusterSpec({TaskType.CHIEF: ("localhost:0",)}),
+        task=Task(TaskType.CHIEF, 0),
+        run_dir=str(tmp_path / "search"),
+        is_local=True,
+        compose=lambda order: (),
+    )
+    with pytest.raises(ConfigError, match=r"must be a keras_tuner\.HyperModel"):
+        Search(request, link=None, stop=None, wake=None).run()
+    assert not (tmp_path / "search").exists()
