@@ -20,11 +20,13 @@ from kdist.config.from_python import nested, refuse_unheard, typed_keys
 from kdist.config.schema import GIVEN, Config
 from kdist.errors import ConfigError, KdistError, TrainingError
 from kdist.launch.accelerators import count_accelerators
+from kdist.launch.console_pump import TerminalEcho
 from kdist.launch.environment import prepare_environment
 from kdist.launch.local import LocalRun, run_tasks
 from kdist.launch.plan import build_plan
 from kdist.launch.ports import find_free_ports
 from kdist.launch.request import Console, TaskRequest
+from kdist.launch.standard_streams import open_closed_streams
 from kdist.records.resumption import Wish, finished_text, is_finished
 
 _INTERRUPTED = 130

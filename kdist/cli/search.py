@@ -1,7 +1,6 @@
 """A search: checked here, without TensorFlow, then run by a task process of its own."""
 
 import itertools
-import sys
 from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,7 @@ import yaml
 
 from kdist import config as kdist_config
 from kdist.cli.composition import Composition
+from kdist.cli.reporting import answer, say
 from kdist.cli.resolution import resolved, yaml_without_secrets
 from kdist.cli.run import console_of_user
 from kdist.cli.trials import TrialComposer

@@ -95,8 +95,7 @@ def run_tasks(
     config, spec = requests[0].config, requests[0].spec
     is_verbose = bool(config.get("verbose") if verbose is None else verbose)
     is_debug = bool(config.get("debug") if debug is None else debug)
-    errors = stderr or sys.stderr
-    echo = TerminalEcho(stdout)
+    echo, messages = TerminalEcho(stdout), TerminalEcho(stderr or sys.stderr)
     journal = Journal()
     outputs: dict[Task, TaskOutput] = {}
 
@@ -114,7 +113,7 @@ def run_tasks(
 
     def say(line: str) -> None:
         echo.tidy()
-        print(line, file=errors, flush=True)
+        messages.write(line + "\n")
 
     def report(cause: Cause, output: TaskOutput) -> None:
         tail = output.tail(_TAIL_LINES)

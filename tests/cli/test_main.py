@@ -159,3 +159,40 @@ def test_the_package_runs_from_a_checkout_and_knows_its_files():
     from kdist.cli.groups import conf_folder
 
     assert (Path(conf_folder()) / "kdist.yaml").is_file()
+
+
+def shell(text, folder, **environ):
+    return subprocess.run(
+        ["bash", "-c", text, sys.executable],
+        cwd=folder,
+        env={**os.environ, **environ},
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+    )
+
+
+@pytest.mark.parametrize("argv", ["--help", "--version", "--cfg job", "--info all", "command=plan"])
+def test_an_answer_that_nobody_reads_or_that_finds_no_room_is_no_traceback(argv, tmp_path):
+    unread = shell(f'"$0" -m kdist {argv} | true; exit ${{PIPESTATUS[0]}}', tmp_path)
+    assert (unread.returncode, unread.stderr) == (0, "")
+    full = shell(f'exec "$0" -m kdist {argv} >/dev/full', tmp_path)
+    assert full.returncode == 2
+    assert full.stderr.startswith("Error: The answer could not be written to stdout.")
+    assert full.stderr.count("\n") == 1
+
+
+def test_a_refusal_keeps_its_exit_code_where_stderr_takes_nothing(tmp_path):
+    for target in ("/dev/full", "&-"):
+        assert shell(f'exec "$0" -m kdist epochs=0 2>{target}', tmp_path).returncode == 2
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-", "<&- >&- 2>&-"])
+def test_closed_streams_are_sent_nowhere(closed, tmp_path):
+    program = (
+        "import os, sys; from kdist.launch.standard_streams import open_closed_streams;"
+        "open_closed_streams(); print('a'); print('b', file=sys.stderr);"
+        "sys.exit(os.open('f', os.O_CREAT) < 3)"
+    )
+    assert shell(f'exec "$0" -c "{program}" {closed}', tmp_path).returncode == 0
+    assert shell(f'exec "$0" -m kdist command=plan {closed}', tmp_path).returncode == 0
