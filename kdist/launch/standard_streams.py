@@ -14,6 +14,7 @@ def open_closed_streams() -> None:
         try:
             os.fstat(descriptor)
         except OSError:  # The lowest free descriptor is given away first: this one.
-            os.open(os.devnull, os.O_RDONLY if mode == "r" else os.O_WRONLY)
+            nowhere = os.open(os.devnull, os.O_RDONLY if mode == "r" else os.O_WRONLY)
+            os.set_inheritable(nowhere, True)
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115

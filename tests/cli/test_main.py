@@ -190,9 +190,11 @@ def test_a_refusal_keeps_its_exit_code_where_stderr_takes_nothing(tmp_path):
 @pytest.mark.parametrize("closed", [">&-", "2>&-", "<&- >&- 2>&-"])
 def test_closed_streams_are_sent_nowhere(closed, tmp_path):
     program = (
-        "import os, sys; from kdist.launch.standard_streams import open_closed_streams;"
+        "import os, subprocess, sys; from kdist.launch.standard_streams import open_closed_streams;"
         "open_closed_streams(); print('a'); print('b', file=sys.stderr);"
-        "sys.exit(os.open('f', os.O_CREAT) < 3)"
+        "assert os.open('f', os.O_CREAT) > 2;"
+        "child = 'import os; [os.fstat(number) for number in range(3)]';"
+        "sys.exit(subprocess.call([sys.executable, '-c', child]))"
     )
     assert shell(f'exec "$0" -c "{program}" {closed}', tmp_path).returncode == 0
     assert shell(f'exec "$0" -m kdist command=plan {closed}', tmp_path).returncode == 0
