@@ -1,5 +1,6 @@
 """One device equals plain Keras; several replicas equal one device, whatever the batch sizes."""
 
+import keras
 import pytest
 
 from kdist.distribute.step.replica_step import ReplicaStep
@@ -32,3 +33,22 @@ def test_calls_of_any_number_of_steps_take_one_trace(replicas, monkeypatch):
     )
     train(dense(adam), ROWS, replicas=replicas, steps_per_execution=3)  # Calls of 3 and of 2.
     assert len(traces) == 1
+
+
+class RunningScale(keras.layers.Layer):
+    """Divides by a running mean that it has just written."""
+
+    def build(self, input_shape):
+        options = {"shape": (input_shape[-1],), "initializer": "ones", "trainable": False}
+        self.scale = self.add_weight(**options)
+
+    def call(self, x, training=False):
+        if training:
+            new = keras.ops.mean(keras.ops.abs(x), axis=0)
+            self.scale.assign((self.scale.value + new) / 2)
+        return x / self.scale
+
+
+def test_gradients_end_at_state_that_the_step_writes():
+    build = dense(before=(RunningScale,))
+    assert_same(train(build, ROWS), fit(build, ROWS))

@@ -10,6 +10,7 @@ import keras
 import tensorflow as tf
 
 from kdist.distribute import keras_adapter
+from kdist.distribute.model.state_scope import StateScope
 from kdist.distribute.model.step_types import none_if_empty
 from kdist.distribute.model.structure import (
     ModelStructure,
@@ -46,7 +47,7 @@ def probe_training_step(structure: ModelStructure, batch_spec: tuple[Any, Any, A
         with tf.GradientTape(watch_accessed_variables=False) as tape:
             tape.watch(parameters)
             mapping = list(zip(variables, values, strict=True))
-            with keras.StatelessScope(mapping, collect_losses=True) as scope:
+            with StateScope(mapping, collect_losses=True) as scope:
                 start = {id(v): scope.get_current_value(v) for v in variables}
                 y_pred = call_model(structure.model, x, training=True)
                 after_forward = {id(v): scope.get_current_value(v) for v in variables}

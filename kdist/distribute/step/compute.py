@@ -15,6 +15,7 @@ from kdist.distribute.buckets.layout import BucketLayout
 from kdist.distribute.buckets.packing import BucketPacking
 from kdist.distribute.model.lookups import Lookups
 from kdist.distribute.model.loss_terms import NOTHING, ROWS, DenominatorProbe, ScaledLoss
+from kdist.distribute.model.state_scope import StateScope
 from kdist.distribute.model.step_types import (
     NO_LOOKUPS,
     AuxLayout,
@@ -27,7 +28,7 @@ from kdist.distribute.model.structure import ModelStructure, call_model
 
 
 class StepCompute:
-    """Traces the model's forward and backward pass inside `keras.StatelessScope`."""
+    """Traces the model's forward and backward pass inside a `StateScope`."""
 
     def __init__(
         self,
@@ -109,9 +110,9 @@ class StepCompute:
         rows = [parameters[table.variable_index] for table in self.lookups.tables]
         return self.lookups.answering(rows, values.positions)
 
-    def _scope(self, parameters: Sequence[Any], values: StepValues) -> keras.StatelessScope:
+    def _scope(self, parameters: Sequence[Any], values: StepValues) -> StateScope:
         """Return a scope that also collects what layers pass to `add_loss`."""
-        return keras.StatelessScope(self._mapping(parameters, values), collect_losses=True)
+        return StateScope(self._mapping(parameters, values), collect_losses=True)
 
     def _mapping(self, parameters: Sequence[Any], values: StepValues) -> list[tuple[Any, Any]]:
         structure = self.structure
