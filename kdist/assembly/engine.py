@@ -34,7 +34,7 @@ from kdist.distribute.model.structure import (
     ModelStructure,
     analyse,
     build_on_batch,
-    call_keeping_state,
+    outputs_unless_uncalled,
 )
 from kdist.distribute.shares import WorkerShare
 from kdist.distribute.step.replica_step import ReplicaStep
@@ -96,7 +96,9 @@ def make_engine(
         in_one_process=not traits.has_servers and share.num_workers == 1,
     )
     if has_own_steps(model):
-        return _own_step_engine(config, strategy, model, source, share, after_build)
+        return _own_step_engine(
+            config, strategy, model, source, share, after_build, is_validated=validation is not None
+        )
     x, y, sample_weight = source.first_batch(rows_to_build_on(model))
     weights = none_if_empty(sample_weight)
     y_pred = build_on_batch(
@@ -184,13 +186,12 @@ def _own_step_engine(
     source: BatchSource,
     share: WorkerShare,
     after_build: Callable[[keras.Model], None],
+    *,
+    is_validated: bool,
 ) -> Engine:
     """Return the engine of a model whose `train_step` or `test_step` is its own."""
     x, y, sample_weight = source.first_batch(rows_to_build_on(model))
-    try:
-        y_pred = call_keeping_state(model, x)
-    except NotImplementedError:
-        y_pred = None  # A train_step that calls parts of the model needs no call of the whole.
+    y_pred = outputs_unless_uncalled(model, x, is_validated=is_validated)
     if share.num_replicas > 1 and y_pred is not None:
         # What compile() was given may make its variables in the first step, where no replica could
         # have its own. A step need not use it, nor the data suit it.

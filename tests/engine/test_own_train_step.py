@@ -8,7 +8,7 @@ import tensorflow as tf
 from kdist.training.saving import save_model
 
 from .cases import LOGITS, ROWS, L, adam
-from .harness import assert_same, fit, train
+from .harness import assert_same, fit, prepare, train
 
 
 @keras.saving.register_keras_serializable("test")
@@ -116,3 +116,46 @@ def test_several_replicas_have_metrics_that_are_made_with_the_first_step(metric)
         compiled, ROWS, replicas=2, batch_size=8, strategy={"allow_custom_train_step": True}
     )
     assert all(0 < value <= 1 for value in outcome.history[metric])
+
+
+@keras.saving.register_keras_serializable("test")
+class Generator(keras.Model):
+    """Is called with two latent numbers; trains on rows of six."""
+
+    def __init__(self, width=6, **options):
+        super().__init__(**options)
+        self.made = keras.Sequential([keras.Input((2,)), L.Dense(6)])
+        self.judge = keras.Sequential(
+            [keras.Input((width,)), L.Dense(1)] if width else [L.Dense(1)]
+        )
+        self.seed = keras.random.SeedGenerator(1)
+        self.score = keras.metrics.Mean(name="score")
+
+    def call(self, latent):
+        return self.made(latent + keras.random.normal(keras.ops.shape(latent), seed=self.seed))
+
+    def train_step(self, data):
+        x, _ = data
+        latent = keras.random.normal((keras.ops.shape(x)[0], 2), seed=self.seed)
+        with tf.GradientTape() as tape:
+            score = keras.ops.mean((self.judge(x) - self.judge(self.made(latent))) ** 2)
+        variables = self.trainable_variables
+        self.optimizer.apply(tape.gradient(score, variables), variables)
+        self.score.update_state(score)
+        return {"score": self.score.result()}
+
+
+def test_a_step_that_calls_parts_needs_no_call_that_takes_the_data():
+    data = {"train": ROWS["train"]}
+    outcome = train(build(Generator), data)
+    assert_same(outcome, fit(build(Generator), data))
+
+
+@pytest.mark.parametrize(
+    ("model", "data"),
+    [(Generator, ROWS), (lambda: Generator(width=0), {"train": ROWS["train"]})],
+    ids=["validation_calls_the_whole", "a_part_is_not_built"],
+)
+def test_a_call_that_does_not_take_the_data_is_told_at_once_where_it_is_needed(model, data):
+    with pytest.raises(ValueError, match="expected axis -1"):
+        prepare(build(model), data)

@@ -133,11 +133,32 @@ def call_keeping_state(model: keras.Model, x: Any) -> Any:
     """
     held = [v for v in unique(model.non_trainable_variables) if keras_adapter.has_value(v)]
     before = [tf.convert_to_tensor(v.value) for v in held]
-    y_pred = call_model(model, x, training=False)
-    for variable, value in zip(held, before, strict=True):
-        if not bool(tf.reduce_all(tf.equal(variable.value, value))):
-            variable.assign(value)
-    return y_pred
+    try:
+        return call_model(model, x, training=False)
+    finally:
+        for variable, value in zip(held, before, strict=True):
+            if not bool(tf.reduce_all(tf.equal(variable.value, value))):
+                variable.assign(value)
+
+
+def outputs_unless_uncalled(model: keras.Model, x: Any, *, is_validated: bool) -> Any:
+    """Return the outputs for a few rows; `None` where a `train_step` calls parts of the model only.
+
+    Then the model has no `call`, or one for other inputs: that of a GAN takes what its generator
+    does. Plain Keras finds out only where a part is not built, or validation calls the whole.
+    """
+    try:
+        return call_keeping_state(model, x)
+    except NotImplementedError:
+        return None
+    except (ValueError, TypeError, KeyError, tf.errors.InvalidArgumentError):
+        calls_whole = is_validated and not keras_adapter.overrides_test_step(model)
+        parts = [layer for layer in keras_adapter.all_layers(model) if layer is not model]
+        if calls_whole or not keras_adapter.overrides_train_step(model):
+            raise
+        if not parts or not all(layer.built for layer in parts):
+            raise
+        return None
 
 
 def analyse(model: keras.Model, y_pred: Any, *, carries_seeds: bool) -> ModelStructure:
