@@ -33,6 +33,11 @@ def explained(groups: Mapping[str, Collection[str]]) -> Iterator[None]:
         raise explain(error, groups) from error
     except yaml.YAMLError as error:
         raise ConfigError(f"A configuration file is not valid YAML. {_one_line(error)}") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(
+            f"A configuration file is not UTF-8 text: {error.reason} at byte {error.start}. "
+            f"Received: {error.object[:60]!r}. Save it as UTF-8."
+        ) from error
 
 
 @contextlib.contextmanager
@@ -46,7 +51,7 @@ def only_hydra(overrides: Sequence[str]) -> Iterator[None]:
     """
     try:
         yield
-    except (KdistError, HydraException, OmegaConfBaseException, yaml.YAMLError):
+    except (KdistError, HydraException, OmegaConfBaseException, UnicodeDecodeError, yaml.YAMLError):
         raise
     except (
         ArithmeticError,

@@ -119,7 +119,7 @@ def _was_to_search(run_dir: Path) -> bool:
     try:
         content = yaml.safe_load((run_dir / "config.yaml").read_text(encoding="utf-8"))
         return content["tuner"]["name"] is not None
-    except (OSError, yaml.YAMLError, TypeError, KeyError):
+    except (OSError, ValueError, yaml.YAMLError, TypeError, KeyError):
         return False
 
 

@@ -141,7 +141,7 @@ def settings_of(config_yaml: str) -> dict[str, Any]:
     """Return the settings, by dotted key, that must be the same when a run goes on."""
     try:
         content = yaml.safe_load(config_yaml)
-    except yaml.YAMLError:
+    except (ValueError, yaml.YAMLError):
         content = None
     if not isinstance(content, Mapping):
         return {}
@@ -203,7 +203,7 @@ def flattened(content: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 def _refuse_differences(folder: RunFolder, config_yaml: str) -> None:
     try:
         before = settings_of(folder.config_yaml.read_text(encoding="utf-8"))
-    except OSError:
+    except (OSError, UnicodeDecodeError):
         return
     refuse(differences(before, settings_of(config_yaml)), folder.path)
 
@@ -232,6 +232,6 @@ def _total_before(folder: RunFolder, result: Mapping[str, Any]) -> float:
     try:
         content = yaml.safe_load(folder.config_yaml.read_text(encoding="utf-8"))
         limit = content.get("max_steps") if isinstance(content, Mapping) else None
-    except (OSError, yaml.YAMLError):
+    except (OSError, ValueError, yaml.YAMLError):
         limit = None
     return min(asked, limit or float("inf"))

@@ -57,13 +57,12 @@ def read_journal(path: Path) -> list[dict[str, Any]]:
     """
     try:
         lines = path.read_text(encoding="utf-8").split("\n")
-    except FileNotFoundError:
-        return []
-    try:
         entries = [json.loads(line) for line in lines[:-1] if line]
         if any("do" not in entry for entry in entries):
             raise ValueError("an entry without `do`")
-    except (TypeError, ValueError) as error:
+    except FileNotFoundError:
+        return []
+    except (OSError, TypeError, ValueError) as error:
         raise ConfigError(
             f"The journal of the search cannot be read: {error}. Received: {path}. Start a new "
             "search in another folder (hydra.run.dir=...)."

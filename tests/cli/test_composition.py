@@ -259,6 +259,15 @@ def test_a_file_that_is_no_yaml_is_named(tmp_path):
         compose("--config-dir", str(tmp_path), "--config-name", "config")
 
 
+@pytest.mark.parametrize("argv", [("--config-name", "mine"), ("+experiment=mine",)])
+def test_a_file_that_is_no_utf_8_is_named(argv, tmp_path):
+    (tmp_path / "experiment").mkdir()
+    for name in ("mine.yaml", "experiment/mine.yaml"):
+        (tmp_path / name).write_bytes("# größer\nepochs: 1\n".encode("latin-1"))
+    with pytest.raises(ConfigError, match=r"is not UTF-8 text.*# gr.*Save it as UTF-8"):
+        compose("--config-dir", str(tmp_path), *argv)
+
+
 @pytest.mark.parametrize(
     ("typed", "target", "batch_size"),
     [

@@ -94,6 +94,9 @@ def test_a_line_that_a_kill_cut_off_is_left_out_and_does_not_spoil_the_next(tmp_
 
 
 def test_another_file_of_that_name_is_refused(tmp_path):
-    (tmp_path / "search.jsonl").write_text("hello\n")
-    with pytest.raises(ConfigError, match="journal of the search cannot be read"):
-        read_journal(tmp_path / "search.jsonl")
+    (tmp_path / "text").write_text("hello\n")
+    (tmp_path / "bytes").write_bytes(b"\xff\n")
+    (tmp_path / "folder").mkdir()
+    for name in ("text", "bytes", "folder"):
+        with pytest.raises(ConfigError, match="journal of the search cannot be read"):
+            read_journal(tmp_path / name)

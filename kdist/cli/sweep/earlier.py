@@ -79,7 +79,7 @@ def _is_ignored(key: str, before: Mapping[str, Any], now: Mapping[str, Any]) -> 
 def _read(config_yaml: Path) -> Mapping[str, Any] | None:
     try:
         content = yaml.safe_load(config_yaml.read_text(encoding="utf-8"))
-    except (OSError, yaml.YAMLError):
+    except (OSError, ValueError, yaml.YAMLError):
         return None
     return content if isinstance(content, dict) else None
 
