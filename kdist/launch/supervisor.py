@@ -155,7 +155,7 @@ class Supervisor:
             self._around.budget.note_progress(int(fields.get("batches_seen", 0)))
         elif event == "failed":
             member.failure = parse_failure(member.task, fields, self._now_s)
-            member.output.note(member.failure.traceback.encode())
+            member.output.note(member.failure.traceback.encode("utf-8", "backslashreplace"))
             self._stopper.expect_exit(member)
             if self._settled_at_s is not None:
                 self._judge()

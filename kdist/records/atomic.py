@@ -34,10 +34,13 @@ def replacing(path: Path) -> Iterator[Path]:
 def write_text_atomically(path: Path, text: str) -> None:
     """Write a text file (UTF-8), whole; see `replacing`.
 
+    What UTF-8 has no bytes for, such as half of a file name in Latin-1, is written as JSON has it.
+
     Raises:
         EnvironmentFault: If the file cannot be written, naming it and the reason.
     """
-    with replacing(path) as unfinished, open(unfinished, "w", encoding="utf-8") as file:
-        file.write(text)
+    data = text.encode("utf-8", "backslashreplace")
+    with replacing(path) as unfinished, open(unfinished, "wb") as file:
+        file.write(data)
         file.flush()
         os.fsync(file.fileno())

@@ -38,7 +38,7 @@ class EventLog:
         try:
             descriptor = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
             try:
-                _append(descriptor, line.encode())
+                _append(descriptor, line.encode("utf-8", "backslashreplace"))
             finally:
                 os.close(descriptor)
         except OSError as error:

@@ -39,7 +39,7 @@ class Journal:
                 if not self._is_checked:
                     _drop_cut_line(descriptor)
                     self._is_checked = True
-                os.write(descriptor, line.encode())
+                os.write(descriptor, line.encode("utf-8", "backslashreplace"))
             finally:
                 os.close(descriptor)
         except OSError as error:

@@ -114,6 +114,12 @@ def test_a_failure_is_told_once_with_its_task_and_ends_the_run(launch, tmp_path)
     assert not any(is_alive(pid) for pid in lines_of(pids))
 
 
+def test_a_message_that_is_no_utf_8_is_told(launch):
+    done = launch({"chief-0": [["raise", "ValueError", "no file /gr\udcfcn"]]})
+    assert done.run.exit_code == 1
+    assert "no file /gr\\udcfcn" in done.log("chief-0")
+
+
 def test_debug_shows_the_traceback(launch):
     done = launch({"chief-0": [["raise", "TrainingError", "boom"]]}, config={"debug": True})
     assert done.run.exit_code == 1

@@ -23,6 +23,11 @@ def test_a_line_cut_off_by_a_kill_is_left_out(tmp_path):
     assert [event["event"] for event in read_events(path)] == ["a"]
 
 
+def test_a_path_that_is_no_utf_8_is_kept(tmp_path):
+    EventLog(tmp_path / "events.jsonl").write("run_started", run_dir="/gr\udcfcn")
+    assert read_events(tmp_path / "events.jsonl")[0]["run_dir"] == "/gr\udcfcn"
+
+
 def _append(path, name):
     log = EventLog(path)
     for index in range(200):

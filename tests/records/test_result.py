@@ -35,6 +35,13 @@ def test_numpy_values_paths_and_tuples_become_plain(tmp_path):
     assert written == {"status": "completed", "a": 3, "b": [1, [0, 1]], "c": str(tmp_path)}
 
 
+def test_a_path_that_is_no_utf_8_is_kept(tmp_path):
+    path = tmp_path / "result.json"
+    written = write_result(path, {"status": "completed", "run_dir": "/gr\udcfcn/ü"})
+    assert read_result(path) == written
+    assert b"/gr\\udcfcn/\xc3\xbc" in path.read_bytes()
+
+
 def test_a_blank_result_has_every_key_and_shares_nothing():
     first, second = blank_result(status="stopped"), blank_result()
     first["warnings"].append("x")

@@ -77,8 +77,8 @@ def test_values_that_are_not_finite_are_never_the_best():
 
 def test_a_journal_is_read_as_it_was_written(tmp_path):
     journal = Journal(tmp_path / "search.jsonl", clock=lambda: 5.0)
-    written = journal.write("epoch", id="0", metrics={"loss": float("nan")})
-    assert written == {"do": "epoch", "at_s": 5.0, "id": "0", "metrics": {"loss": None}}
+    written = journal.write("epoch", id="\udcfc", metrics={"loss": float("nan")})
+    assert written == {"do": "epoch", "at_s": 5.0, "id": "\udcfc", "metrics": {"loss": None}}
     assert read_journal(tmp_path / "search.jsonl") == [written]
     assert read_journal(tmp_path / "nothing") == []
 
