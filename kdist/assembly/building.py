@@ -195,8 +195,15 @@ class Builder:
             given = BoundTarget(key=key, path=str(object_name), function=function, arguments={})
             return given.call()
         bound = bind_target(key, section, typed_keys=self._typed, extra=extra)
-        # Who types a `_target_` knows that the keys of the option's own target are still there.
-        if bound.dropped and f"{key}.{TARGET}" not in self._typed:
+        # Keys that the option's own target left there: one that nobody typed is dropped without a
+        # word, but not given in place of the new target's default.
+        if f"{key}.{TARGET}" in self._typed:
+            if bound.inherited:
+                self.notes.append(
+                    f"{bound.path} is called with what {key} held before: {bound.shown_inherited}. "
+                    f"++{key}.<argument>=... changes one."
+                )
+        elif bound.dropped:
             self.notes.append(f"{bound.path} does not take {', '.join(bound.dropped)}: left out.")
         return bound.call()
 

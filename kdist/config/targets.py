@@ -2,7 +2,7 @@
 
 import inspect
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from kdist.config.importing import import_object, where_raised
@@ -22,6 +22,7 @@ class BoundTarget:
         function: The object itself.
         arguments: Keyword arguments, in the configuration's plain values.
         dropped: Inherited keys that the object does not take, as dotted keys.
+        inherited: Arguments that nobody typed, and that are not the object's defaults.
     """
 
     key: str
@@ -29,6 +30,12 @@ class BoundTarget:
     function: Callable[..., Any]
     arguments: Mapping[str, Any]
     dropped: tuple[str, ...] = ()
+    inherited: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def shown_inherited(self) -> str:
+        """Return the inherited arguments for a message, as `units=128, layers=2`."""
+        return _shown(self.inherited)
 
     def call(self) -> Any:
         """Return what the object returns.
@@ -99,7 +106,7 @@ def bind_target(
     function = import_object(path, f"{key}.{TARGET}")
     if not callable(function):
         raise ConfigError(f"{key}.{TARGET} must be callable. Received: {path} = {function!r}.")
-    takes, takes_any, needs = _parameters(function)
+    takes, takes_any, defaults = _parameters(function)
     typed = {name for name in free if _is_typed(f"{key}.{name}", typed_keys)}
     refused = sorted(name for name in free if name not in takes and not takes_any)
     refused_typed = [name for name in refused if name in typed]
@@ -116,14 +123,26 @@ def bind_target(
     offered = {**(extra or {}), **{name: value for name, value in own.items() if value is not None}}
     arguments = {name: value for name, value in offered.items() if name in takes}
     arguments |= {name: value for name, value in free.items() if name not in refused}
-    missing = [name for name in needs if name not in arguments]
+    missing = [name for name in takes if name not in defaults and name not in arguments]
     if missing:
         raise ConfigError(
             f"{path} needs {', '.join(missing)}. Received: {_shown(arguments)}. "
             f"Add {' '.join(_assignment(key, name, own) for name in missing)}."
         )
     dropped = tuple(f"{key}.{name}" for name in refused)
-    return BoundTarget(key=key, path=path, function=function, arguments=arguments, dropped=dropped)
+    inherited = {
+        name: value
+        for name, value in free.items()
+        if name not in (*refused, *typed) and not _is_default(defaults.get(name, ...), value)
+    }
+    return BoundTarget(
+        key=key,
+        path=path,
+        function=function,
+        arguments=arguments,
+        dropped=dropped,
+        inherited=inherited,
+    )
 
 
 def resolve(key: str, value: Any) -> Any:
@@ -167,20 +186,24 @@ def _split(
     return section.get(TARGET), free, own
 
 
-def _parameters(function: Callable[..., Any]) -> tuple[list[str], bool, list[str]]:
-    """Return the names that a callable takes, whether it takes any, and those it needs."""
+def _parameters(function: Callable[..., Any]) -> tuple[list[str], bool, dict[str, Any]]:
+    """Return the names that a callable takes, whether it takes any, and the defaults of some."""
     try:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):  # Some builtins tell nothing about themselves.
-        return [], True, []
+        return [], True, {}
     named = [
         parameter
         for parameter in parameters
         if parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
     ]
     takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters)
-    needs = [parameter.name for parameter in named if parameter.default is parameter.empty]
-    return [parameter.name for parameter in named], takes_any, needs
+    defaults = {p.name: p.default for p in named if p.default is not p.empty}
+    return [parameter.name for parameter in named], takes_any, defaults
+
+
+def _is_default(default: Any, value: Any) -> bool:
+    return isinstance(default, str | int | float | None) and default == value
 
 
 def _assignment(key: str, name: str, own: Mapping[str, Any]) -> str:

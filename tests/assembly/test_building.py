@@ -28,6 +28,25 @@ def test_keys_that_are_left_out_are_listed_unless_the_target_was_typed(typed_key
     assert builder.notes == notes
 
 
+class Waiting(keras.callbacks.Callback):
+    def __init__(self, patience=1, name="waiting"):
+        super().__init__()
+
+
+@pytest.mark.parametrize(
+    ("typed_keys", "shown"),
+    [((), "patience=3"), (("callbacks.wait.patience",), None)],
+    ids=["inherited", "typed"],
+)
+def test_keys_that_another_target_left_are_listed_where_a_typed_one_takes_them(typed_keys, shown):
+    path = f"{__name__}.Waiting"
+    section = TargetConfig(target=path, arguments={"patience": 3, "name": "waiting", "units": 1})
+    builder = Builder(Config(callbacks={"wait": section}), ("callbacks.wait._target_", *typed_keys))
+    builder.callbacks()
+    found = f"{path} is called with what callbacks.wait held before: {shown}."
+    assert [note.split(" ++")[0] for note in builder.notes] == ([found] if shown else [])
+
+
 def test_own_batches_of_validation_are_not_said_to_be_resumed():
     def batches(context):
         del context
