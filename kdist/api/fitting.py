@@ -66,7 +66,8 @@ def fit(
         optimizer: Keras optimizer, configuration or name, for a model that comes uncompiled.
         loss: The same for its loss.
         metrics: The same for its metrics: a list, or a mapping by output; one is a list of one.
-        callbacks: Keras callbacks, a list or one; they run on the chief.
+        callbacks: Keras callbacks, a list or one; copies of them run on the chief, so what they
+            collect in attributes stays there: let them write a file.
         run_dir: The run folder; by default a new one in `outputs/`.
         config: Further settings by dotted key, such as `{"data.shuffle": False}`.
 

@@ -14,7 +14,7 @@ import tensorflow as tf
 from kdist.errors import ConfigError
 
 PART_FORMS = (
-    "arrays (x, y) or (x, y, sample_weight), an unbatched tf.data.Dataset, a "
+    "arrays (x,), (x, y) or (x, y, sample_weight), an unbatched tf.data.Dataset, a "
     "keras.utils.PyDataset, or a function of tf.distribute.InputContext that returns a batched "
     "tf.data.Dataset"
 )
