@@ -115,7 +115,8 @@ def test_a_failure_is_told_once_with_its_task_and_ends_the_run(launch, tmp_path)
 
 
 def test_a_message_that_is_no_utf_8_is_told(launch):
-    done = launch({"chief-0": [["raise", "ValueError", "no file /gr\udcfcn"]]})
+    steps = [["make_folder"], ["raise", "ValueError", "no file /gr\udcfcn"]]
+    done = launch({"chief-0": steps})
     assert done.run.exit_code == 1
     assert "no file /gr\\udcfcn" in done.log("chief-0")
 
