@@ -68,8 +68,9 @@ class Given:
                 {name: value for name, value in everything.items() if value is not None}
             )
         except (TypeError, AttributeError, ValueError) as error:
+            reason = str(error).rstrip(".")
             raise ConfigError(
-                f"What kdist.fit was given cannot be sent to the tasks: {error} Make models, "
+                f"What kdist.fit was given cannot be sent to the tasks: {reason}. Make models, "
                 "arrays and open files inside build_model and make_data."
             ) from error
 

@@ -59,7 +59,7 @@ def test_the_script_runs_once(script):
         ("late", "TrainingError", "chief-0: IndexError: list index out of range"),
         ("batch size", "ConfigError", "data.batch_size must be at least 1"),
         ("strategy", "ConfigError", "Received: sync"),
-        ("lock", "ConfigError", "cannot be sent to the tasks"),
+        ("lock", "ConfigError", "lock' object. Make models, arrays"),
         ("folder", "RunFolderTakenError", "already holds a run"),  # A ConfigError.
     ],
 )
