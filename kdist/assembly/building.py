@@ -171,7 +171,7 @@ class Builder:
         elif config.optimizer is not None and config.optimizer.target is not None:
             optimizer = self._call(None, "optimizer", _with_float_rate(config.optimizer))
         loss = self._objects.get("loss", resolve("loss", config.loss))
-        metrics = self._objects.get("metrics", resolve("metrics", config.metrics))
+        metrics = self._metrics_for(loss)
         try:
             loss = keras.tree.map_structure(_made, loss)
             metrics = keras.tree.map_structure(_made, metrics or None)
@@ -182,6 +182,22 @@ class Builder:
                 f"loss={self._objects.get('loss', config.loss)}, "
                 f"metrics={self._objects.get('metrics', config.metrics)}."
             ) from error
+
+    def _metrics_for(self, loss: Any) -> Any:
+        """Return the metrics; a default for one output is left out where losses are for several."""
+        if "metrics" in self._objects:
+            return self._objects["metrics"]
+        metrics = self._config.metrics
+        is_typed = any(key.split(".")[0] == "metrics" for key in self._typed)
+        are_names = isinstance(metrics, list) and all(isinstance(each, str) for each in metrics)
+        num_losses = len(loss) if isinstance(loss, Mapping | list | tuple) else 1
+        if is_typed or not are_names or not metrics or num_losses in (1, len(metrics)):
+            return resolve("metrics", metrics)
+        self.notes.append(
+            f"metrics=[{', '.join(metrics)}], the default, is left out: there are {num_losses} "
+            "losses. Name metrics by output, as in 'metrics={first: [mae]}'."
+        )
+        return None
 
     def _call(
         self,

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from kdist.errors import ConfigError
 from kdist.tuning.objective import Objective
 
 RUNNING = "running"
@@ -102,10 +103,21 @@ class SearchState:
 
     @classmethod
     def of(cls, entries: Iterable[Entry]) -> "SearchState":
-        """Return the state that a journal's entries lead to."""
+        """Return the state that a journal's entries lead to.
+
+        Raises:
+            ConfigError: If one of them says nothing that a search says.
+        """
         state = cls()
-        for entry in entries:
-            state.apply(entry)
+        for number, entry in enumerate(entries, start=1):
+            try:
+                state.apply(entry)
+            except (KeyError, TypeError, ValueError, AttributeError) as error:
+                raise ConfigError(
+                    f"The journal of the search cannot be read: entry {number} is none of a "
+                    f"search. Received: {str(entry)[:80]}. Start a new search in another folder "
+                    "(hydra.run.dir=...)."
+                ) from error
         return state
 
     def apply(self, entry: Entry) -> None:

@@ -97,6 +97,30 @@ def test_classes_of_losses_and_metrics_are_called_so_that_the_model_can_be_saved
     model.save(tmp_path / "model.keras")
 
 
+def two_outputs():
+    rows = keras.Input((3,))
+    return keras.Model(rows, {name: keras.layers.Dense(1, name=name)(rows) for name in "ab"})
+
+
+@pytest.mark.parametrize(
+    ("loss", "metrics", "typed_keys", "has_default"),
+    [
+        ({"a": "mse", "b": "mae"}, ["accuracy"], (), False),
+        ({"a": "mse", "b": "mae"}, {"a": ["mae"]}, (), True),
+        ({"a": "mse", "b": "mae"}, ["accuracy"], ("metrics",), True),
+        ("mse", ["accuracy"], (), True),
+        ({"a": "mse", "b": "mae"}, [], (), True),
+    ],
+    ids=["default", "by output", "typed", "one loss", "none"],
+)
+def test_metrics_for_one_output_are_no_default_for_several(loss, metrics, typed_keys, has_default):
+    builder = Builder(Config(loss=loss, metrics=metrics), typed_keys)
+    builder.use({"build_model": two_outputs})
+    builder.model()
+    said = "metrics=[accuracy], the default, is left out: there are 2 losses."
+    assert [note.startswith(said) for note in builder.notes] == ([] if has_default else [True])
+
+
 def test_what_is_no_callback_is_refused():
     builder = Builder(Config(), ())
     builder.use({"callbacks": [keras.callbacks.TerminateOnNaN(), 3]})

@@ -100,3 +100,13 @@ def test_another_file_of_that_name_is_refused(tmp_path):
     for name in ("text", "bytes", "folder"):
         with pytest.raises(ConfigError, match="journal of the search cannot be read"):
             read_journal(tmp_path / name)
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [{"do": "create"}, {"do": "epoch", "id": "9"}, {"do": "begin", "settings": 3, "seed": 1}],
+    ids=["without fields", "of no trial", "of another type"],
+)
+def test_entries_of_something_else_are_refused(changed):
+    with pytest.raises(ConfigError, match="cannot be read: entry 2 is none of a search"):
+        state(create("0"), changed)
