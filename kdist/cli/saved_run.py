@@ -7,6 +7,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 
 from kdist.cli.hydra_errors import explained
 from kdist.config.rules import COMMANDS_ON_A_RUN
+from kdist.errors import ConfigError
 from kdist.records.resumption import folder_of
 
 SAVED_NAME = "config.yaml"
@@ -29,7 +30,10 @@ def with_data_of_run(tree: DictConfig, typed_keys: Collection[str]) -> DictConfi
     with explained({}):
         saved = OmegaConf.load(saved_file)
     if not isinstance(saved, DictConfig) or not isinstance(saved.get("data"), DictConfig):
-        return tree
+        raise ConfigError(
+            f"The configuration of the run cannot be read. Received: run={run}, whose {SAVED_NAME} "
+            "has no section data. Restore the file, or take it away and name the data (data=...)."
+        )
     found = tree.copy()
     with open_dict(found):
         for name in ("loss", "metrics") if has_model else ("loss", "metrics", "model", "optimizer"):

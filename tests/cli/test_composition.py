@@ -302,3 +302,11 @@ def test_evaluate_knows_the_loss_and_metrics_of_its_run(typed, loss, tmp_path):
 def test_a_run_without_a_configuration_changes_nothing(tmp_path):
     composition = compose("command=evaluate", f"run={tmp_path / 'model.keras'}")
     assert with_data_of_run(composition.tree, ()) is composition.tree
+
+
+@pytest.mark.parametrize("content", ["[1, 2]", "epochs: 3", ""], ids=["list", "no data", "empty"])
+def test_another_file_in_place_of_its_configuration_is_named(content, tmp_path):
+    (tmp_path / "config.yaml").write_text(content)
+    composition = compose("command=evaluate", f"run={tmp_path}")
+    with pytest.raises(ConfigError, match=f"cannot be read.*run={tmp_path}.*has no section data"):
+        with_data_of_run(composition.tree, ())
