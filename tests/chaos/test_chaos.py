@@ -17,6 +17,7 @@ pytestmark = [pytest.mark.cluster]
 EPOCHS = 60
 FEW_EPOCHS = 24  # In the short version: a fault hits one of the first sixteen.
 NUM_RUNS = 20
+OFTEN = ("multiworker", "ps", "ps_between_sync")  # tests/e2e/test_resume.py kills in the others.
 KINDS = (signal.SIGKILL, signal.SIGKILL, signal.SIGSTOP)
 
 
@@ -75,7 +76,14 @@ def mode_of(index):
 
 
 @pytest.mark.timeout(120)
-@pytest.mark.parametrize("name", [name for name in MODES if name != "mirrored"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        name if name in OFTEN else pytest.param(name, marks=pytest.mark.slow)
+        for name in MODES
+        if name != "mirrored"
+    ],
+)
 def test_one_run_with_a_fault(bench, chaos_seed, name):
     mode, row = MODES[name], Row(name)
     choice = random.Random(f"{chaos_seed} {name}")

@@ -206,6 +206,7 @@ def check_each_goes_on(first, others, bench):
             )
 
 
+@pytest.mark.slow
 def test_one_cluster_goes_on_with_what_another_wrote(bench):
     check_each_goes_on("multiworker", ["ps_between"], bench)
 

@@ -82,6 +82,7 @@ def test_different_configurations_are_named_on_both_sides(bench):
     assert not list(bench.folder.glob("outputs"))
 
 
+@pytest.mark.slow
 def test_only_the_chief_needs_the_weights_to_start_from(bench):
     small = ("data=synthetic", "data.num_examples=1000", "model.dropout=0", "epochs=1")
     first = bench.run(*small, "strategy=single", "hydra.run.dir=first")
