@@ -8,11 +8,12 @@ import keras
 
 from kdist.assembly.building import Sources
 from kdist.assembly.same_data import data_facts
+from kdist.config.dotted import flattened
 from kdist.distribute.data.source import BatchSource
 from kdist.distribute.store.further_optimizers import FurtherOptimizers
 from kdist.errors import ConfigError
 from kdist.records.plain import to_plain
-from kdist.records.resumption import differences, flattened, refuse, settings_of
+from kdist.records.resumption import differences, refuse, settings_of
 from kdist.training.checkpoints.positions import own_variables
 from kdist.training.plan import TrainingPlan
 

@@ -4,7 +4,6 @@ import contextlib
 import logging
 import sys
 import traceback
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +21,7 @@ from kdist.assembly.signals import EXIT_CODES, StoppedEarly, StopSignals
 from kdist.assembly.training_run import TrainingRun
 from kdist.cluster.task import Task
 from kdist.cluster.traits import StrategyTraits, traits_of
+from kdist.config.dotted import flattened
 from kdist.config.rules import CLUSTER_COMMANDS
 from kdist.config.schema import Config
 from kdist.distribute import runtime
@@ -37,6 +37,9 @@ from kdist.launch.request import LauncherLink, TaskRequest
 from kdist.records.resumption import finished_text, is_finished
 
 _DEBUG_HINT = "\n(debug=true shows the traceback)"
+
+# What only concerns one task's messages, and the secret that signs them.
+_NOT_COMPARED = ("verbose", "debug", "cluster.key")
 
 
 def task_main(request: TaskRequest, link: LauncherLink) -> int:
@@ -187,25 +190,11 @@ def _cluster_link(
 def compared(request: TaskRequest, traits: StrategyTraits) -> dict[str, Any]:
     """Return what all tasks must have alike: settings, and the devices of each that trains."""
     flat = flattened(request.config)
+    for key in _NOT_COMPARED:
+        flat.pop(key, None)
     if len(traits.trains_on) > 1:
         where = "accelerators" if request.accelerators else "the CPU"
         flat["replicas of a worker"] = f"{max(1, request.num_devices)} on {where}"
-    return flat
-
-
-# What only concerns one task's messages, and the secret that signs them.
-_NOT_COMPARED = ("verbose", "debug", "cluster.key")
-
-
-def flattened(content: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Return nested keys as dotted keys: what all tasks must have alike."""
-    flat: dict[str, Any] = {}
-    for name, value in content.items():
-        key = f"{prefix}{name}"
-        if isinstance(value, Mapping) and value:
-            flat.update(flattened(value, f"{key}."))
-        elif key not in _NOT_COMPARED:
-            flat[key] = value
     return flat
 
 

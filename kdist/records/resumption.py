@@ -8,6 +8,7 @@ from typing import Any
 
 import yaml
 
+from kdist.config.dotted import flattened
 from kdist.config.schema import GIVEN, Config
 from kdist.errors import ConfigError, KdistError
 from kdist.records.result import COMPLETED, read_result
@@ -187,17 +188,6 @@ def refuse(found: list[str], where: str | Path) -> None:
             f"{where}. Give the same settings, choose another folder (hydra.run.dir=...) for "
             "a new run, or go on all the same: resume_force=true."
         )
-
-
-def flattened(content: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Return nested keys as dotted keys; mappings without entries stay."""
-    flat: dict[str, Any] = {}
-    for name, value in content.items():
-        if isinstance(value, Mapping) and value:
-            flat |= flattened(value, f"{prefix}{name}.")
-        else:
-            flat[f"{prefix}{name}"] = value
-    return flat
 
 
 def _refuse_differences(folder: RunFolder, config_yaml: str) -> None:

@@ -4,6 +4,8 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from kdist.config.dotted import flattened
+
 _FREE = (
     "command",
     "run",
@@ -27,7 +29,7 @@ _MAX_SHOWN = 8
 
 def settings_of(content: Mapping[str, Any]) -> dict[str, Any]:
     """Return, by dotted key, everything that makes trials comparable, in JSON's own values."""
-    flat = _flat(content, "")
+    flat = flattened(content)
     kept = {key: value for key, value in flat.items() if not _is_free(key)}
     return json.loads(json.dumps(kept, default=str))
 
@@ -47,17 +49,6 @@ def describe_changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> str |
 
 def _is_free(key: str) -> bool:
     return any(key == free or key.startswith(f"{free}.") for free in _FREE)
-
-
-def _flat(content: Any, prefix: str) -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for name, value in content.items():
-        key = f"{prefix}{name}"
-        if isinstance(value, Mapping) and value:
-            flat |= _flat(value, f"{key}.")
-        else:
-            flat[key] = value
-    return flat
 
 
 def _shown(value: Any) -> str:

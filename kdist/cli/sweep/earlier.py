@@ -7,6 +7,7 @@ from typing import Any
 
 import yaml
 
+from kdist.config.dotted import flattened
 from kdist.config.reading import known_keys
 from kdist.errors import ConfigError, KdistError
 from kdist.records.result import COMPLETED, read_result
@@ -61,7 +62,7 @@ def differences(saved: Mapping[str, Any], asked: Mapping[str, Any]) -> list[str]
 
     Keys that an older kdist did not have are no difference.
     """
-    before, now = _flat(saved), _flat(asked)
+    before, now = flattened(saved), flattened(asked)
     compared = dict.fromkeys(key for key in [*now, *before] if not _is_ignored(key, before, now))
     return [
         f"{key} was {before.get(key)}, is {now.get(key)}"
@@ -82,13 +83,3 @@ def _read(config_yaml: Path) -> Mapping[str, Any] | None:
     except (OSError, ValueError, yaml.YAMLError):
         return None
     return content if isinstance(content, dict) else None
-
-
-def _flat(content: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for name, value in content.items():
-        if isinstance(value, Mapping) and value:
-            flat |= _flat(value, f"{prefix}{name}.")
-        else:
-            flat[f"{prefix}{name}"] = value
-    return flat
