@@ -167,7 +167,7 @@ def make_engine(
             jit_compile=config.jit_compile,
         )
         loop = SyncLoop(step, source)
-    notes = [*_normalization_notes(model, num_replicas), *table_notes]
+    notes = [*_normalization_notes(structure, num_replicas), *table_notes]
     if traits.aggregates:
         notes += aggregation_notes(config, num_workers)
     return Engine(
@@ -239,11 +239,14 @@ def _refuse_integer_states(structure: ModelStructure, traits: StrategyTraits) ->
         )
 
 
-def _normalization_notes(model: keras.Model, num_replicas: int) -> list[str]:
+def _normalization_notes(structure: ModelStructure, num_replicas: int) -> list[str]:
+    written = {id(variable) for variable in structure.float_states}
     layers = [
         layer.name
-        for layer in keras_adapter.all_layers(model)
-        if isinstance(layer, keras.layers.BatchNormalization) and not layer.synchronized
+        for layer in keras_adapter.all_layers(structure.model)
+        if isinstance(layer, keras.layers.BatchNormalization)
+        and not layer.synchronized
+        and id(layer.moving_mean) in written  # A frozen one normalizes all rows alike.
     ]
     if not layers or num_replicas == 1:
         return []
