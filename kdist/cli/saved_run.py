@@ -30,9 +30,11 @@ def with_data_of_run(tree: DictConfig, typed_keys: Collection[str]) -> DictConfi
     with explained({}):
         saved = OmegaConf.load(saved_file)
     if not isinstance(saved, DictConfig) or not isinstance(saved.get("data"), DictConfig):
+        if _chooses_data(typed_keys):  # A file of somebody else's, beside a model.
+            return tree
         raise ConfigError(
             f"The configuration of the run cannot be read. Received: run={run}, whose {SAVED_NAME} "
-            "has no section data. Restore the file, or take it away and name the data (data=...)."
+            "has no section data. Restore the file, or name the data (data=...)."
         )
     found = tree.copy()
     with open_dict(found):
@@ -47,7 +49,7 @@ def with_data_of_run(tree: DictConfig, typed_keys: Collection[str]) -> DictConfi
 def _take_data(
     found: DictConfig, tree: DictConfig, saved: DictConfig, typed_keys: Collection[str]
 ) -> None:
-    if {"data", "data._target_"} & set(typed_keys):
+    if _chooses_data(typed_keys):
         return
     found.data = saved.data
     if "seed" not in typed_keys:
@@ -55,3 +57,7 @@ def _take_data(
     for key in typed_keys:
         if key.startswith("data."):
             OmegaConf.update(found, key, OmegaConf.select(tree, key))
+
+
+def _chooses_data(typed_keys: Collection[str]) -> bool:
+    return bool({"data", "data._target_"} & set(typed_keys))

@@ -310,3 +310,5 @@ def test_another_file_in_place_of_its_configuration_is_named(content, tmp_path):
     composition = compose("command=evaluate", f"run={tmp_path}")
     with pytest.raises(ConfigError, match=f"cannot be read.*run={tmp_path}.*has no section data"):
         with_data_of_run(composition.tree, ())
+    named = compose("command=evaluate", f"run={tmp_path}", "data=synthetic")
+    assert with_data_of_run(named.tree, named.typed_keys) is named.tree

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from kdist.errors import ConfigError
 from kdist.training.saving import save_model
 
 from .cases import LOGITS, ROWS, L, adam
@@ -159,3 +160,13 @@ def test_a_step_that_calls_parts_needs_no_call_that_takes_the_data():
 def test_a_call_that_does_not_take_the_data_is_told_at_once_where_it_is_needed(model, data):
     with pytest.raises(ValueError, match="expected axis -1"):
         prepare(build(model), data)
+
+
+class Uncalled(Generator):
+    call = keras.Model.call
+
+
+def test_a_model_without_a_call_is_refused_where_validation_needs_one():
+    with pytest.raises(ConfigError, match=r"Validation calls the whole model.*`call\(\)` method"):
+        prepare(build(Uncalled), ROWS)
+    prepare(build(Uncalled), {"train": ROWS["train"]})

@@ -146,13 +146,21 @@ def outputs_unless_uncalled(model: keras.Model, x: Any, *, is_validated: bool) -
 
     Then the model has no `call`, or one for other inputs: that of a GAN takes what its generator
     does. Plain Keras finds out only where a part is not built, or validation calls the whole.
+
+    Raises:
+        ConfigError: If the model has no `call`, and validation needs it.
     """
+    calls_whole = is_validated and not keras_adapter.overrides_test_step(model)
     try:
         return call_keeping_state(model, x)
-    except NotImplementedError:
+    except NotImplementedError as error:
+        if calls_whole:
+            raise ConfigError(
+                f"Validation calls the whole model. {first_lines(error)} Received: "
+                "data.validation. Give the model a call() or a test_step, or leave validation out."
+            ) from error
         return None
     except (ValueError, TypeError, KeyError, tf.errors.InvalidArgumentError):
-        calls_whole = is_validated and not keras_adapter.overrides_test_step(model)
         parts = [layer for layer in keras_adapter.all_layers(model) if layer is not model]
         if calls_whole or not keras_adapter.overrides_train_step(model):
             raise
