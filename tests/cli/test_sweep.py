@@ -1,5 +1,6 @@
 """What a sweep starts, in which order, and what it tells; jobs are played."""
 
+import multiprocessing.connection
 import os
 import re
 import signal
@@ -285,6 +286,30 @@ def test_a_signal_reaches_the_jobs_that_run_and_starts_no_other(jobs, sweep, nam
     assert sweep(*launcher, "seed=1,2,3")[0] == code
     statuses = [row["status"] for row in rows()]
     assert sorted(statuses) == ["not started"] * (3 - num) + ["stopped"] * num
+
+
+def test_a_signal_that_came_as_the_wait_began_is_found(jobs, sweep, monkeypatch):
+    """Python runs its handler between two waits: a wait without an end would never find it."""
+    waits = []
+
+    def wait(descriptors, timeout=None):
+        waits.append(timeout)
+        if len(waits) == 1:
+            os.kill(os.getpid(), signal.SIGINT)  # Handled once this has returned.
+            return []
+        return multiprocessing.connection.wait(descriptors, timeout)
+
+    def play(request, signals):
+        with signals.opened():
+            told = threading.Event()
+            while not signals.take():
+                assert not told.wait(0.01)
+        return ended(request, exit_code=130)
+
+    monkeypatch.setattr("kdist.cli.sweep.pool.wait", wait)
+    jobs.play = play
+    assert sweep("seed=1,2")[0] == 130
+    assert waits and None not in waits
 
 
 def test_a_second_signal_reaches_a_job_that_heeded_none(jobs, sweep, monkeypatch):

@@ -23,6 +23,9 @@ _END_DEADLINE_S = 60.0
 # Carries out a job that has been prepared; called in the job's thread.
 CarryOut = Callable[[SignalInbox], Outcome]
 
+# Python handles a signal that comes just as a thread begins to wait when it looks up next.
+_LOOK_S = 0.5
+
 
 @dataclass
 class _Running:
@@ -92,8 +95,8 @@ class JobPool:
             with SignalInbox().opened() as signals:
                 while self._running or (left and not self.is_ending):
                     self._start_some(left, signals)
-                    if self._running:
-                        wait([signals.descriptor, self._reader])
+                    while self._running and not wait([signals.descriptor, self._reader], _LOOK_S):
+                        pass
                     self._pass_on(signals)
                     self._collect()
         finally:
