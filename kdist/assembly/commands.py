@@ -19,6 +19,7 @@ from kdist.cluster.task import TaskType
 from kdist.config.schema import Config
 from kdist.config.targets import resolve
 from kdist.datasets.npz import npz
+from kdist.distribute import keras_adapter
 from kdist.distribute.buckets.valueless_tables import release
 from kdist.distribute.data import BatchSource
 from kdist.distribute.model.probe import has_own_steps, probe_training_step
@@ -161,7 +162,8 @@ def export(model: keras.Model, folder: Path, config: Config, request: TaskReques
     del request
     _call_once(model, config)
     target = folder / "export"
-    model.export(target, format="tf_saved_model", verbose=False)
+    with keras_adapter.exported_for_inference(model):
+        model.export(target, format="tf_saved_model", verbose=False)
     sys.stdout.write(f"SavedModel: {target}\n")
 
 

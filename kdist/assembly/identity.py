@@ -88,6 +88,15 @@ def has_same_optimizer(before: Facts, now: Facts) -> bool:
     return before.get("optimizer", {}).get(key) == now.get("optimizer", {}).get(key)
 
 
+def has_other_learning_rate(before: Facts, now: Facts) -> bool:
+    """Return whether the optimizer was given another learning rate than that of a checkpoint."""
+    then, here = (
+        {key: value for key, value in facts.get("optimizer", {}).items() if "learning_rate" in key}
+        for facts in (before, now)
+    )
+    return bool(then) and then != here
+
+
 def _optimizer_facts(optimizer: keras.optimizers.Optimizer) -> dict[str, Any]:
     content, _ = to_plain(optimizer.get_config())
     settings = {

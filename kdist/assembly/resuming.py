@@ -8,6 +8,7 @@ from typing import Any
 
 from kdist.assembly.identity import (
     Facts,
+    has_other_learning_rate,
     has_same_optimizer,
     refuse_other_run,
     refuse_other_shapes,
@@ -116,11 +117,20 @@ def _is_inside(path: str, folder: str) -> bool:
 
 @dataclass(kw_only=True)
 class GoingOn:
-    """A checkpoint, checked, and ready to be taken by all training tasks."""
+    """A checkpoint, checked, and ready to be taken by all training tasks.
+
+    Attributes:
+        saved: The checkpoint.
+        state: How far training was.
+        with_optimizer: Whether its slots and counters are taken, too.
+        learning_rate: What the optimizer is given in place of the checkpoint's rate, if anything.
+        stops: Whether a callback had stopped training.
+    """
 
     saved: SavedCheckpoint
     state: TrainingState
     with_optimizer: bool
+    learning_rate: float | None
     stops: bool
 
     @classmethod
@@ -141,11 +151,14 @@ class GoingOn:
         if _has_other_batches(before, facts):  # Only by force: epochs are what counts then.
             state.batches_seen = state.epochs_done * parts.plan.steps_per_epoch
             state.step_in_epoch, state.epoch_s = 0, 0.0
+        rate = parts.bridge.view.settable_learning_rate
         return cls(
             saved=saved,
             state=state,
             with_optimizer=has_same_optimizer(before, facts)
             and holds_optimizer(saved, parts.engine.loop.store),
+            # Only by force as well; rates that a schedule or callbacks have come to are kept.
+            learning_rate=rate if has_other_learning_rate(before, facts) else None,
             stops=bool(content["stop_training"]) and not _is_completed(folder),
         )
 
@@ -188,6 +201,8 @@ class GoingOn:
         ]
         if not self.with_optimizer:
             found.append("The optimizer is another one than the checkpoint's, and begins anew.")
+        elif self.learning_rate is not None:
+            found.append(f"The learning rate is {self.learning_rate:g} from here on.")
         return found
 
     def let_all_take_it(self, parts: Parts, trainer: Trainer, keeper: CheckpointKeeper) -> None:
@@ -208,6 +223,8 @@ class GoingOn:
                 read_blocks=self.saved.read_blocks,
                 with_optimizer=self.with_optimizer,
             )
+            if self.learning_rate is not None:
+                parts.bridge.view.set_learning_rate(self.learning_rate)
             store.take_from_chief(with_optimizer=True)
             if self.with_optimizer and own_state is not None:
                 own_state.restore_own(self.saved.read_all(OWN))

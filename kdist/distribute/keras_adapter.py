@@ -43,6 +43,25 @@ def calls_with_training(model: keras.Model) -> bool:
     return bool(model._call_has_training_arg)
 
 
+@contextlib.contextmanager
+def exported_for_inference(model: keras.Model) -> Iterator[None]:
+    """Let `model.export` within it write what `model.predict` computes.
+
+    It exports `model.__call__` as it is, where layers that augment images do so unless they are
+    told that nobody trains. `ExportArchive` takes another function, but only with a signature, and
+    what finds a model's signature is private.
+    """
+    if not calls_with_training(model):
+        yield
+        return
+    owner: Any = model
+    owner.__call__ = functools.partial(model.__call__, training=False)
+    try:
+        yield
+    finally:
+        del owner.__call__
+
+
 def loss_tracker(model: keras.Model) -> keras.metrics.Metric:
     """Return the metric behind the log entry "loss"; `model.metrics` lists it without saying so."""
     return model._loss_tracker

@@ -220,3 +220,39 @@ def test_the_optimizer_that_a_map_chooses_decides_on_weight_decay():
     for name, decays in (("kernel", False), ("bias", True)):
         variable = keras.Variable(np.zeros(2), name=name)
         assert keras_adapter.uses_weight_decay(both, variable) == decays
+
+
+class Augmented(keras.Model):
+    def __init__(self):
+        super().__init__()
+        self.flip = L.RandomFlip()
+        self.flat = L.Flatten()
+
+    def call(self, inputs, training=None):
+        return self.flat(self.flip(inputs, training=training))
+
+
+def augmented_dict():
+    inputs = {name: keras.Input((4, 4, 1), name=name) for name in ("left", "right")}
+    flipped = {f"{name}_out": L.RandomFlip()(each) for name, each in inputs.items()}
+    return keras.Model(inputs, flipped)
+
+
+@pytest.mark.parametrize(
+    "build",
+    [lambda: keras.Sequential([keras.Input((4, 4, 1)), L.RandomFlip()]), Augmented, augmented_dict],
+    ids=["Sequential", "subclass", "dict"],
+)
+def test_an_exported_model_computes_what_predict_does(build, tmp_path):
+    """Its layers that augment images go on with it where Keras exports it alone."""
+    model = build()
+    x = np.random.default_rng(0).normal(size=(64, 4, 4, 1)).astype("float32")
+    if build is augmented_dict:
+        x = {"left": x, "right": -x}
+    predicted = model.predict(x, verbose=0)
+    with keras_adapter.exported_for_inference(model):
+        model.export(tmp_path / "export", format="tf_saved_model", verbose=False)
+    served = tf.saved_model.load(str(tmp_path / "export")).serve(x)
+    for a, b in zip(tf.nest.flatten(served), tf.nest.flatten(predicted), strict=True):
+        np.testing.assert_array_equal(a, b)
+    assert "__call__" not in vars(model)

@@ -1,6 +1,7 @@
 """What a run does not go on from: refused before anything is changed, or begun anew by force."""
 
 import keras
+import numpy as np
 import pytest
 
 from kdist.errors import ConfigError
@@ -131,6 +132,21 @@ def test_an_epoch_begins_anew_with_other_batches_by_force(tmp_path):
     _, left = run(tmp_path, dense(adam), ROWS, epochs=3, resume_force=True, data=data)
     assert [row["global_step"] for row in left.rows] == [5, 12, 17]
     assert left.rows[1]["examples"] == left.rows[0]["examples"]
+
+
+@pytest.mark.parametrize("devices", [1, 2])
+def test_another_learning_rate_takes_effect_by_force_and_slots_stay(tmp_path, devices):
+    def slower():
+        return keras.optimizers.Adam(0.002)
+
+    run(tmp_path / "forced", dense(adam), ROWS, epochs=1, devices=devices)
+    forced = {"epochs": 2, "resume_force": True, "devices": devices}
+    _, left = run(tmp_path / "forced", dense(slower), ROWS, **forced)
+    schedule = keras.callbacks.LearningRateScheduler(lambda epoch, rate: 0.002 if epoch else rate)
+    _, wanted = run(tmp_path / "told", dense(adam), ROWS, callbacks=[schedule], devices=devices)
+    assert [row["learning_rate"] for row in left.rows] == pytest.approx([0.01, 0.002])
+    for a, b in zip(left.weights, wanted.weights, strict=True):
+        np.testing.assert_allclose(a, b, atol=1e-6)
 
 
 def test_never_refuses_a_used_folder(tmp_path):
