@@ -108,7 +108,13 @@ def bind_target(
         raise ConfigError(f"{key}.{TARGET} must be callable. Received: {path} = {function!r}.")
     takes, takes_any, defaults = _parameters(function)
     typed = {name for name in free if _is_typed(f"{key}.{name}", typed_keys)}
-    refused = sorted(name for name in free if name not in takes and not takes_any)
+    # Beside a `_target_` that was typed, the other keys are those of the one that it replaces.
+    is_replaced = f"{key}.{TARGET}" in typed_keys
+    refused = sorted(
+        name
+        for name in free
+        if name not in takes and not (takes_any and (name in typed or not is_replaced))
+    )
     refused_typed = [name for name in refused if name in typed]
     refused_typed += [
         name

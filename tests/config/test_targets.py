@@ -99,6 +99,15 @@ def test_a_target_that_takes_anything_gets_the_free_keys_only():
     assert (box.size, box.further) == (2, {"colour": "red"})
 
 
+def test_a_typed_target_that_takes_anything_gets_nothing_of_the_one_it_replaces():
+    """What it names it gets; the rest would be told to whoever takes any arguments of a base."""
+    content = section("Box", size=2, colour="red", weight=1)
+    typed = ["model._target_", "model.weight"]
+    bound = bind_target("model", content, typed_keys=typed)
+    assert bound.arguments == {"size": 2, "weight": 1}
+    assert bound.dropped == ("model.colour",)
+
+
 def test_a_target_inside_an_argument_is_called_too():
     box = call_target(
         "model", section("Box", size=section("build", units=1), more=[section("Box")])
