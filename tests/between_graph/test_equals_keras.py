@@ -13,6 +13,9 @@ QUICK = ("nesterov", "adam_global_clipnorm")
 test_batch_normalization_and_weights = pytest.mark.slow(
     in_graph.test_batch_normalization_and_weights
 )
+test_an_optimizer_whose_slots_begin_as_copies_of_the_weights = (
+    in_graph.test_an_optimizer_whose_slots_begin_as_copies_of_the_weights
+)
 test_ema_at_the_end = pytest.mark.slow(in_graph.test_ema_at_the_end)
 
 

@@ -70,6 +70,19 @@ def test_optimizers(cluster, name):
     assert run.loop.store.num_updates == (10 if "accumulation" not in name else 3)
 
 
+def test_an_optimizer_whose_slots_begin_as_copies_of_the_weights(cluster):
+    """Plain `fit` loses the copies, unless the optimizer was built before."""
+    build = dense(lambda: keras.optimizers.ScheduleFreeAdamW(0.02))
+
+    def built():
+        model = build()
+        model.optimizer.build(model.trainable_variables)
+        return model
+
+    data = {"train": labelled_rows()}
+    assert_same(cluster.train(build, data), fit(built, data))
+
+
 def test_one_server_clips_like_two(cluster):
     build = dense(OPTIMIZERS["adam_global_clipnorm"])
     data = {"train": labelled_rows()}

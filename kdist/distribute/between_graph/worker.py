@@ -82,6 +82,7 @@ class StepWorker:
         assert self._values is not None
         self._values.fill_all()
         self.store.read_from_model()
+        self._session.run([op for each in self.store.optimizers for op in each.first_assignments])
         self.write_frozen()
         self.graph.constants.write(as_arrays(self.graph.constant_values))
         write(self.desk.notes, notes)

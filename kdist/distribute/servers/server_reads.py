@@ -27,8 +27,9 @@ def pull(store: "ServerStore", leave_out: Collection[int]) -> Pulled:
     carrier = next(riding, None)
     with tf.device(first.device):
         version = tf.convert_to_tensor(store.num_applied)
+        # Other servers would wait for a message: only where staleness is bounded do they.
         before = [version] if store.max_staleness is not None else []
-        with tf.control_dependencies(before):
+        with tf.control_dependencies([version]):
             vector = riders.pack(version, store.loss_scale_on_server(), store.states)
             if carrier is not None:
                 vector = tf.concat([_value_of(first, carrier), vector], 0)

@@ -121,6 +121,9 @@ class StoreOptimizer:
         self.buckets = list(buckets)
         self.layout = layout
         self.slots: tuple[Slot, ...] = ()
+        # What building assigned to slots in a graph, where it is yet to be run: ScheduleFreeAdamW
+        # begins with copies of the weights.
+        self.first_assignments: tuple[Any, ...] = ()
         self.global_clipnorm: float | None = None
 
     @property
@@ -231,8 +234,10 @@ def adopt_optimizer(model: keras.Model, layout: BucketLayout) -> StoreOptimizer:
 def _built(store: StoreOptimizer) -> StoreOptimizer:
     optimizer, buckets = store.optimizer, store.buckets
     index_of = {id(variable): index for index, variable in enumerate(buckets)}
+    num_before = _num_operations()
     with keras_adapter.recorded_slots(store.inner) as recorded:
         optimizer.build(list(buckets))
+    store.first_assignments = _assignments_since(num_before)
     counts = [0] * len(buckets)
     slots = []
     for reference, variable in recorded:
@@ -241,3 +246,19 @@ def _built(store: StoreOptimizer) -> StoreOptimizer:
         counts[bucket_index] += 1
     store.slots = tuple(slots)
     return store
+
+
+def _num_operations() -> int:
+    return 0 if tf.executing_eagerly() else len(tf.compat.v1.get_default_graph().get_operations())
+
+
+def _assignments_since(num_before: int) -> tuple[Any, ...]:
+    """Return the assignments that a graph has got since it had so many operations.
+
+    What variables are created with is not among them.
+    """
+    if tf.executing_eagerly():
+        return ()
+    created = {variable.initializer for variable in tf.compat.v1.global_variables()}
+    added = tf.compat.v1.get_default_graph().get_operations()[num_before:]
+    return tuple(op for op in added if op.type == "AssignVariableOp" and op not in created)
