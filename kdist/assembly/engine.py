@@ -3,24 +3,22 @@
 import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import keras
 import tensorflow as tf
 
+from kdist.assembly.built_model import build_on_data
 from kdist.assembly.coordinator_loops import (
     aggregation_notes,
     make_coordinator_loop,
     num_shares_of,
-    refuse_what_shares_cannot_train,
 )
-from kdist.assembly.fixed_batches import refuse_other_sizes, rows_to_build_on, takes_any_rows
-from kdist.assembly.label_rules import label_rules
+from kdist.assembly.exactness import lost_logs_of, normalization_notes, refuse_inexact
+from kdist.assembly.fixed_batches import rows_to_build_on
 from kdist.assembly.layouts import forgotten_exclusions, plan_layout, variable_infos
 from kdist.assembly.row_tables import choose_row_tables, refuse_own_steps
 from kdist.cluster.traits import StrategyTraits
 from kdist.config.schema import Config
-from kdist.distribute import keras_adapter
 from kdist.distribute.buckets.bucket_plan import plan_buckets
 from kdist.distribute.buckets.layout import BucketLayout
 from kdist.distribute.buckets.valueless_tables import release
@@ -28,7 +26,7 @@ from kdist.distribute.data import BatchSource
 from kdist.distribute.loops.inner_loop import InnerLoop, OwnState
 from kdist.distribute.loops.own_step_loop import OwnStepLoop
 from kdist.distribute.loops.sync_loop import SyncLoop
-from kdist.distribute.model.probe import has_own_steps, probe_training_step, refuse_custom_steps
+from kdist.distribute.model.probe import has_own_steps, refuse_custom_steps
 from kdist.distribute.model.step_types import none_if_empty
 from kdist.distribute.model.structure import (
     ModelStructure,
@@ -38,7 +36,6 @@ from kdist.distribute.model.structure import (
 )
 from kdist.distribute.shares import WorkerShare
 from kdist.distribute.step.replica_step import ReplicaStep
-from kdist.distribute.step.separability import check_separable
 from kdist.errors import ConfigError
 
 
@@ -99,50 +96,25 @@ def make_engine(
         return _own_step_engine(
             config, strategy, model, source, share, after_build, is_validated=validation is not None
         )
-    x, y, sample_weight = source.first_batch(rows_to_build_on(model))
-    weights = none_if_empty(sample_weight)
-    y_pred = build_on_batch(
-        model,
-        x,
-        y,
-        weights,
-        explain=lambda y_pred: source.expect_labels(label_rules(model, y_pred)),
-    )
-    any_rows = takes_any_rows(model, x)
-    release(model)
-    after_build(model)
     carries_seeds = num_replicas == 1 and not traits.has_servers and not config.jit_compile
-    structure = analyse(model, y_pred, carries_seeds=carries_seeds)
-    probe_training_step(structure, source.element_spec)
+    built = build_on_data(model, source, after_build=after_build, carries_seeds=carries_seeds)
+    structure = built.structure
     table_notes = choose_row_tables(
         config, structure, source.element_spec[0], values_on_servers=traits.has_servers
     )
-    _refuse_integer_states(structure, traits)
-    for each in (source, validation):
-        if each is not None:
-            each.expect_labels(label_rules(model, y_pred))
     num_shares = num_shares_of(
         config, traits, num_replicas=share.num_replicas, num_workers=num_workers
     )
-    if not any_rows:
-        refuse_other_sizes(model, config.data, source, validation, num_shares=num_shares)
-    check_separable(
-        structure, x, y, weights, y_pred, splits_batches=num_shares > 1, takes_any_rows=any_rows
+    refuse_inexact(
+        built,
+        config,
+        traits,
+        source,
+        validation,
+        num_replicas=num_replicas,
+        num_shares=num_shares,
     )
-    lost_logs = _lost_logs(model, x, y, y_pred, weights)
-    if traits.aggregates:
-        refuse_what_shares_cannot_train(structure, num_shares, source, traits)
-    if structure.has_synchronized_layers and config.jit_compile and num_replicas > 1:
-        raise ConfigError(
-            "jit_compile=true cannot compile BatchNormalization(synchronized=True), whose sums "
-            f"cross {num_replicas} replicas. Use jit_compile=false or synchronized=False."
-        )
-    if structure.has_synchronized_layers and structure.has_own_loss and num_replicas > 1:
-        raise ConfigError(
-            f"{type(model).__name__} overrides compute_loss and has a synchronized layer: parts of "
-            f"its loss would be divided by {num_replicas} replicas, others not. Use synchronized="
-            "False, or losses given to compile() and add_loss."
-        )
+    lost_logs = lost_logs_of(built)
     layout = plan_layout(config, structure, num_servers=num_servers)
     if make_client_loop is not None:
         loop: InnerLoop = make_client_loop(structure, layout)
@@ -167,7 +139,7 @@ def make_engine(
             jit_compile=config.jit_compile,
         )
         loop = SyncLoop(step, source)
-    notes = [*_normalization_notes(structure, num_replicas), *table_notes]
+    notes = [*normalization_notes(built, num_replicas), *table_notes]
     if traits.aggregates:
         notes += aggregation_notes(config, num_workers)
     return Engine(
@@ -213,44 +185,3 @@ def _own_step_engine(
             f"and a batch of fewer than {share.num_replicas} rows is trained by every replica.",
         )
     return Engine(loop=loop, structure=structure, layout=layout, notes=notes, own_state=loop)
-
-
-def _lost_logs(model: keras.Model, x: Any, y: Any, y_pred: Any, weights: Any) -> tuple[str, ...]:
-    """Return a warning of what a model's own `compute_metrics` returns and no metric holds."""
-    if not keras_adapter.overrides_compute_metrics(model):
-        return ()
-    returned = model.compute_metrics(x, y, y_pred, sample_weight=weights)
-    lost = sorted({*(returned or ())} - {*model.get_metrics_result()})
-    model.reset_metrics()
-    if not lost:
-        return ()
-    return (
-        f"{type(model).__name__}.compute_metrics returns what no metric holds, and what therefore "
-        f"is not logged: {', '.join(lost)}. Make a keras.metrics.Metric of each.",
-    )
-
-
-def _refuse_integer_states(structure: ModelStructure, traits: StrategyTraits) -> None:
-    if structure.int_states and traits.has_servers:
-        names = ", ".join(v.path for v in structure.int_states)
-        raise ConfigError(
-            "Workers of parameter servers cannot agree on an integer that every step writes. "
-            f"Received: {names}. Use a synchronous strategy, or a float variable."
-        )
-
-
-def _normalization_notes(structure: ModelStructure, num_replicas: int) -> list[str]:
-    written = {id(variable) for variable in structure.float_states}
-    layers = [
-        layer.name
-        for layer in keras_adapter.all_layers(structure.model)
-        if isinstance(layer, keras.layers.BatchNormalization)
-        and not layer.synchronized
-        and id(layer.moving_mean) in written  # A frozen one normalizes all rows alike.
-    ]
-    if not layers or num_replicas == 1:
-        return []
-    return [
-        f"BatchNormalization normalizes each replica's rows by themselves ({', '.join(layers[:3])}"
-        f"{', ...' if len(layers) > 3 else ''}); synchronized=True normalizes the global batch."
-    ]

@@ -62,6 +62,32 @@ def exported_for_inference(model: keras.Model) -> Iterator[None]:
         del owner.__call__
 
 
+@contextlib.contextmanager
+def called_with_masks(layers: Sequence[keras.layers.Layer]) -> Iterator[list[keras.layers.Layer]]:
+    """Record which layers are given a mask of their inputs while models are called within it.
+
+    Private because masks ride on tensors, and `Layer` hands them to `call` by itself.
+    """
+    found: list[keras.layers.Layer] = []
+
+    def recording(layer: Any, original: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **options: Any) -> Any:
+            if options.get("mask") is not None and not any(each is layer for each in found):
+                found.append(layer)
+            return original(*args, **options)
+
+        return call
+
+    hooked: list[Any] = list(layers)
+    for each in hooked:
+        each.call = recording(each, each.call)
+    try:
+        yield found
+    finally:
+        for each in hooked:
+            del each.call
+
+
 def loss_tracker(model: keras.Model) -> keras.metrics.Metric:
     """Return the metric behind the log entry "loss"; `model.metrics` lists it without saying so."""
     return model._loss_tracker

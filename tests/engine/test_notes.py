@@ -40,3 +40,20 @@ def test_rows_that_are_normalized_by_replica_are_told(make, replicas, is_noted):
 
     notes = prepare(build, ROWS, replicas=replicas).engine.notes
     assert any("normalizes each replica's rows" in note for note in notes) == is_noted
+
+
+@pytest.mark.parametrize("is_masked", [True, False])
+def test_synchronized_normalization_of_masked_rows_is_told(is_masked):
+    """Keras adds nothing up over replicas where it is given a mask."""
+
+    def build():
+        embedding = L.Embedding(4, 3, mask_zero=is_masked)
+        layers = [embedding, L.BatchNormalization(synchronized=True), L.Flatten(), L.Dense(1)]
+        model = keras.Sequential([keras.Input((2,), dtype="int32"), *layers])
+        model.compile("sgd", "mse")
+        return model
+
+    x = np.array([[1, 0], [2, 3]] * 4, np.int32)
+    prepared = prepare(build, {"train": (x, ROWS["train"][1])}, replicas=2)
+    assert any("has a mask" in note for note in prepared.engine.notes) == is_masked
+    assert all("call" not in vars(layer) for layer in prepared.model.layers)

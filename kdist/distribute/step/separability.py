@@ -125,7 +125,8 @@ def _check_metrics(structure: ModelStructure, whole: Any, halves: Sequence[Any])
                 raise ConfigError(
                     "The state of a metric must add up over rows. "
                     f"Received: {_name(slots)}, whose state over two halves of a batch "
-                    "is not the state over the whole. Update its variables by adding to them."
+                    "is not the state over the whole. Update its variables by adding to them; a "
+                    "function returns one value for each row (axis=-1, not a mean over all)."
                 )
 
 
