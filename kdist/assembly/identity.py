@@ -88,7 +88,7 @@ def has_same_optimizer(before: Facts, now: Facts) -> bool:
     return before.get("optimizer", {}).get(key) == now.get("optimizer", {}).get(key)
 
 
-def has_other_learning_rate(before: Facts, now: Facts) -> bool:
+def has_other_rates(before: Facts, now: Facts) -> bool:
     """Return whether the optimizer was given another learning rate than that of a checkpoint."""
     then, here = (
         {key: value for key, value in facts.get("optimizer", {}).items() if "learning_rate" in key}

@@ -1,14 +1,14 @@
 """Going on from a checkpoint: which one, whether it is this run's, and how all tasks take it."""
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from kdist.assembly.identity import (
     Facts,
-    has_other_learning_rate,
+    has_other_rates,
     has_same_optimizer,
     refuse_other_run,
     refuse_other_shapes,
@@ -123,14 +123,14 @@ class GoingOn:
         saved: The checkpoint.
         state: How far training was.
         with_optimizer: Whether its slots and counters are taken, too.
-        learning_rate: What the optimizer is given in place of the checkpoint's rate, if anything.
+        learning_rates: What the optimizer is given in place of the checkpoint's, if anything.
         stops: Whether a callback had stopped training.
     """
 
     saved: SavedCheckpoint
     state: TrainingState
     with_optimizer: bool
-    learning_rate: float | None
+    learning_rates: Sequence[float | None]
     stops: bool
 
     @classmethod
@@ -151,14 +151,13 @@ class GoingOn:
         if _has_other_batches(before, facts):  # Only by force: epochs are what counts then.
             state.batches_seen = state.epochs_done * parts.plan.steps_per_epoch
             state.step_in_epoch, state.epoch_s = 0, 0.0
-        rate = parts.bridge.view.settable_learning_rate
         return cls(
             saved=saved,
             state=state,
             with_optimizer=has_same_optimizer(before, facts)
             and holds_optimizer(saved, parts.engine.loop.store),
             # Only by force as well; rates that a schedule or callbacks have come to are kept.
-            learning_rate=rate if has_other_learning_rate(before, facts) else None,
+            learning_rates=parts.bridge.view.rates if has_other_rates(before, facts) else (),
             stops=bool(content["stop_training"]) and not _is_completed(folder),
         )
 
@@ -201,8 +200,8 @@ class GoingOn:
         ]
         if not self.with_optimizer:
             found.append("The optimizer is another one than the checkpoint's, and begins anew.")
-        elif self.learning_rate is not None:
-            found.append(f"The learning rate is {self.learning_rate:g} from here on.")
+        elif rates := [f"{rate:g}" for rate in self.learning_rates if rate is not None]:
+            found.append(f"The learning rate is {', '.join(rates)} from here on.")
         return found
 
     def let_all_take_it(self, parts: Parts, trainer: Trainer, keeper: CheckpointKeeper) -> None:
@@ -223,8 +222,7 @@ class GoingOn:
                 read_blocks=self.saved.read_blocks,
                 with_optimizer=self.with_optimizer,
             )
-            if self.learning_rate is not None:
-                parts.bridge.view.set_learning_rate(self.learning_rate)
+            parts.bridge.view.set(self.learning_rates)
             store.take_from_chief(with_optimizer=True)
             if self.with_optimizer and own_state is not None:
                 own_state.restore_own(self.saved.read_all(OWN))

@@ -4,16 +4,19 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import keras
+import numpy as np
 
 from kdist.distribute.loops.inner_loop import Store
 from kdist.errors import ConfigError
+from kdist.training.late_changes import LateChanges
 from kdist.training.optimizer_view import OptimizerView
 from kdist.training.peers import Peers
 
 # Callbacks of Keras that read logs only, never weights; a class of the user's derived from one of
 # them may do anything.
+_History = keras.callbacks.History
 _READ_LOGS_ONLY = (
-    keras.callbacks.History,
+    _History,
     keras.callbacks.CSVLogger,
     keras.callbacks.TerminateOnNaN,
     keras.callbacks.ProgbarLogger,
@@ -84,6 +87,7 @@ class CallbackBridge:
         }
         self.has_batch_hooks = any(overrides(c, hook) for c in callbacks for hook in _BATCH_HOOKS)
         self.weights_changed = False
+        self._late_changes: LateChanges | None = LateChanges(model)
 
     @property
     def all_callbacks(self) -> list[keras.callbacks.Callback]:
@@ -118,6 +122,7 @@ class CallbackBridge:
     def epoch_begin(self, epoch: int) -> None:
         """Call `on_epoch_begin` with the epoch from zero."""
         self._hook("on_epoch_begin", epoch)
+        self._late_changes = None  # From here on they have no effect in plain Keras, either.
 
     def batch_begin(self, step: int) -> None:
         """Call `on_train_batch_begin` with the batch of the epoch from zero."""
@@ -137,9 +142,18 @@ class CallbackBridge:
         self._hook("on_test_batch_end", last_batch, logs)
         self._hook("on_test_end", logs=logs)
 
-    def epoch_end(self, epoch: int, logs: Mapping[str, float]) -> None:
-        """Call `on_epoch_end`."""
+    def epoch_end(self, epoch: int, logs: Mapping[str, float]) -> dict[str, float]:
+        """Call `on_epoch_end`; return the numbers that callbacks added to the logs of the epoch."""
+        history = next(c.history for c in self.all_callbacks if isinstance(c, _History))
+        before = {name: len(values) for name, values in history.items()}
         self._hook("on_epoch_end", epoch, logs)
+        return {
+            name: float(values[-1])
+            for name, values in history.items()
+            if name not in logs
+            and len(values) > before.get(name, 0)
+            and isinstance(values[-1], int | float | np.number)
+        }
 
     def train_end(self, logs: Mapping[str, float]) -> None:
         """Call `on_train_end`."""
@@ -159,16 +173,19 @@ class CallbackBridge:
             self.view.pull()
         with self.view.saves_state():
             getattr(self._list, name)(*args, logs=dict(logs) if logs is not None else None)
+        if self._late_changes is not None and self._callbacks:
+            self._late_changes.refuse()
         if not touches_weights:
             return
         changed = self._store.read_from_model()
-        self.view.push()
+        has_counted = self.view.push()
         self.weights_changed |= changed
         self._follow(
             self._peers.agree(
                 {
                     "weights": changed,
-                    "learning_rate": self.view.settable_learning_rate,
+                    "rates": self.view.rates,
+                    "counts": self.view.counts if has_counted else None,
                     "stop_training": self.stop_training,
                 }
             )
@@ -180,8 +197,7 @@ class CallbackBridge:
             self.weights_changed = True
         if self._peers.is_chief:
             return
-        if decision["learning_rate"] is not None:
-            self.view.set_learning_rate(decision["learning_rate"])
+        self.view.set(decision["rates"], decision["counts"])
         self._model.stop_training = decision["stop_training"]
 
 

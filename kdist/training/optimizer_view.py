@@ -1,15 +1,16 @@
 """The model's own optimizer while a store trains: what callbacks and `model.keras` see of it.
 
 The store updates with clones. `model.optimizer` follows them: its learning rate and counter before
-a hook, its moving averages if it keeps any; what a callback sets goes back to the clones. Slots are
-mapped from buckets to variables only when a file is written.
+a hook (those of each optimizer inside a `MultiOptimizer`), its moving averages if it keeps any;
+what a callback sets goes back to the clones. Slots are mapped from buckets to variables only when
+a file is written.
 """
 
 import functools
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import keras
 import numpy as np
@@ -21,6 +22,13 @@ from kdist.distribute.loops.inner_loop import Store
 from kdist.distribute.store.counters import most_advanced
 from kdist.distribute.store.optimizer import StoreOptimizer, clone_optimizer, inner_optimizer
 from kdist.distribute.values import to_numpy, write
+
+
+class _Settings(NamedTuple):
+    """Of each part of an optimizer: its learning rate, if that is a number, and its counter."""
+
+    rates: list[float | None]
+    counts: list[int]
 
 
 class OptimizerView:
@@ -40,41 +48,70 @@ class OptimizerView:
         self._follows_averages = follows_averages and bool(getattr(inner, "use_ema", False))
         if self._follows_averages and not model.optimizer.built:
             model.optimizer.build(model.trainable_variables)
-        self._learning_rate = self._settable_rate()
+        self._seen = self._settings()
 
     def pull(self) -> None:
-        """Show the clones' counter, learning rate and averages in the model's optimizer."""
-        mine = inner_optimizer(self._model.optimizer)
-        clone = self._clones()[0].inner
-        keras_adapter.own_iterations(mine).assign(to_numpy(keras_adapter.own_iterations(clone)))
-        rate = self._rate_variable(clone)
-        if rate is not None:
-            mine.learning_rate = float(to_numpy(rate))
-            self._learning_rate = self._settable_rate()
+        """Show the clones' counters, learning rates and averages in the model's optimizer."""
+        clones = self._clones()
+        for number, mine in enumerate(_parts(self._model.optimizer)):
+            # One inside another counts where it has variables: not on every server.
+            theirs = [_parts(clone.optimizer)[number] for clone in clones[: None if number else 1]]
+            counts = [to_numpy(keras_adapter.own_iterations(each)) for each in theirs]
+            keras_adapter.own_iterations(mine).assign(max(counts))
+            rate = _rate_variable(theirs[0])
+            if rate is not None:
+                mine.learning_rate = float(to_numpy(rate))
+        self._seen = self._settings()
         if self._follows_averages:
-            averages = keras_adapter.ema_averages(mine)
+            averages = keras_adapter.ema_averages(inner_optimizer(self._model.optimizer))
             for index, value in self._averages_by_variable():
                 averages[index].assign(value)
 
     def push(self) -> bool:
-        """Hand what a callback set to the clones; return whether anything changed."""
-        changed = False
-        rate = self._settable_rate()
-        if rate is not None and rate != self._learning_rate:
-            self.set_learning_rate(rate)
-            changed = True
+        """Hand what a callback set to the clones; return whether a counter is among it."""
+        seen, now = self._seen, self._settings()
+        self._seen = now
+        for number, rate in enumerate(now.rates):
+            if rate is not None and rate != seen.rates[number]:
+                self._set_rate(number, rate)
+        for number, count in enumerate(now.counts):
+            if count != seen.counts[number]:
+                self._set_count(number, count)
         if self._follows_averages:
-            changed = self._push_averages() or changed
-        return changed
+            self._push_averages()
+        return now.counts != seen.counts
 
-    def set_learning_rate(self, rate: float) -> None:
-        """Set the learning rate of the model's optimizer and of every clone."""
-        inner_optimizer(self._model.optimizer).learning_rate = rate
+    @property
+    def rates(self) -> list[float | None]:
+        """Return the learning rates that are numbers; `None` stands where a schedule decides."""
+        return self._seen.rates
+
+    @property
+    def counts(self) -> list[int]:
+        """Return how often each optimizer has applied gradients."""
+        return self._seen.counts
+
+    def set(self, rates: Sequence[float | None], counts: Sequence[int] | None = None) -> None:
+        """Set learning rates, and counters if there are any, of the model's and of all clones."""
+        parts = _parts(self._model.optimizer)
+        for number, rate in enumerate(rates):
+            if rate is not None:
+                parts[number].learning_rate = rate
+                self._set_rate(number, rate)
+        for number, count in enumerate(counts or ()):
+            keras_adapter.own_iterations(parts[number]).assign(count)
+            self._set_count(number, count)
+        self._seen = self._settings()
+
+    def _set_rate(self, number: int, rate: float) -> None:
         for clone in self._clones():
-            variable = self._rate_variable(clone.inner)
+            variable = _rate_variable(_parts(clone.optimizer)[number])
             if variable is not None:
                 write(variable, rate)
-        self._learning_rate = self._settable_rate()
+
+    def _set_count(self, number: int, count: int) -> None:
+        for clone in self._clones():
+            write(keras_adapter.own_iterations(_parts(clone.optimizer)[number]), count)
 
     @property
     def learning_rate(self) -> float | None:
@@ -91,19 +128,13 @@ class OptimizerView:
             rate = rate()
         return float(np.asarray(keras.ops.convert_to_numpy(rate)))
 
-    @property
-    def settable_learning_rate(self) -> float | None:
-        """Return the learning rate if it is a number, `None` if a schedule decides."""
-        return self._learning_rate
-
-    def _settable_rate(self) -> float | None:
-        variable = self._rate_variable(inner_optimizer(self._model.optimizer))
-        return None if variable is None else float(to_numpy(variable))
-
-    @staticmethod
-    def _rate_variable(optimizer: Any) -> Any:
-        rate = keras_adapter.learning_rate_setting(optimizer)
-        return rate if isinstance(rate, keras.Variable) else None
+    def _settings(self) -> "_Settings":
+        parts = _parts(self._model.optimizer)
+        rates = [_rate_variable(each) for each in parts]
+        return _Settings(
+            [None if rate is None else float(to_numpy(rate)) for rate in rates],
+            [int(to_numpy(keras_adapter.own_iterations(each))) for each in parts],
+        )
 
     def _clones(self) -> list[StoreOptimizer]:
         return self._store.optimizers
@@ -120,19 +151,16 @@ class OptimizerView:
             [bucket for bucket, _ in found], lambda index: to_numpy(found[index][1])
         )
 
-    def _push_averages(self) -> bool:
+    def _push_averages(self) -> None:
         mine = [
             to_numpy(v) for v in keras_adapter.ema_averages(inner_optimizer(self._model.optimizer))
         ]
-        changed = False
         for clone in self._clones():
             averages = keras_adapter.ema_averages(clone.inner)
             for bucket, average in zip(clone.layout.buckets, averages, strict=True):
                 value = bucket_value(bucket, lambda index: mine[index])
                 if not np.array_equal(value, to_numpy(average), equal_nan=True):
                     write(average, value)
-                    changed = True
-        return changed
 
     @contextmanager
     def saves_state(self) -> Iterator[None]:
@@ -154,6 +182,17 @@ class OptimizerView:
         finally:
             for optimizer in {id(outer): outer, id(inner): inner}.values():
                 del optimizer.save_own_variables
+
+
+def _parts(optimizer: Any) -> list[Any]:
+    """Return the optimizer behind a loss scale, and those inside it if it is a `MultiOptimizer`."""
+    inner: Any = inner_optimizer(optimizer)
+    return [inner, *getattr(inner, "optimizers", ())]
+
+
+def _rate_variable(optimizer: Any) -> Any:
+    rate = keras_adapter.learning_rate_setting(optimizer)
+    return rate if isinstance(rate, keras.Variable) else None
 
 
 def _writer(mapping: Callable[[], "SlotMapping"], is_inner: bool) -> Any:

@@ -123,11 +123,13 @@ class Trainer:
 
     def _run_epoch(self) -> None:
         state, plan = self.state, self._plan
+        left = plan.total_steps - state.batches_seen + state.step_in_epoch
+        planned = min(plan.steps_per_epoch, left)
         if not state.step_in_epoch:
             self._loop.reset_logs()
             self._bridge.epoch_begin(state.epochs_done)
-        left = plan.total_steps - state.batches_seen + state.step_in_epoch
-        planned = min(plan.steps_per_epoch, left)
+            if self._bridge.stop_training:  # Keras looks only once a call is over.
+                planned = min(planned, plan.steps_per_call)
         self._train_epoch(planned)
         is_short = left < plan.steps_per_epoch and not self._bridge.stop_training
         is_cut = is_short or state.stop_reason is not None
@@ -144,7 +146,8 @@ class Trainer:
                 self.keeper.cut()
         epoch, learning_rate = state.epochs_done, self._bridge.view.learning_rate
         state.metrics = logs
-        self._bridge.epoch_end(epoch, logs)
+        added = self._bridge.epoch_end(epoch, logs)
+        state.metrics = logs | {k: v for k, v in added.items() if k != "learning_rate"}
         is_whole = state.step_in_epoch >= planned and self._validation is None
         cut_of = None if state.stop_reason is None or is_whole else planned
         seconds = state.epoch_s

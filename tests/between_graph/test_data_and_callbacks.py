@@ -13,6 +13,9 @@ from tests.ps.models import numbered_rows
 from tests.ps.test_data import FORMS, NUM_ROWS, Batches, build
 from tests.ps.test_random_layers import test_masks as masks
 
+test_a_counter_that_is_set_reaches_the_servers = (
+    in_graph.test_a_counter_that_is_set_reaches_the_servers
+)
 test_early_stopping_and_schedule = in_graph.test_early_stopping_and_schedule
 test_own_batch_hooks = pytest.mark.slow(in_graph.test_own_batch_hooks)
 test_masks = pytest.mark.slow(masks)

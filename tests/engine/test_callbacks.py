@@ -6,6 +6,8 @@ import keras
 import numpy as np
 import pytest
 
+from kdist.errors import ConfigError
+
 from .cases import ROWS, adam, dense, sgd
 from .harness import assert_same, fit, train
 
@@ -218,3 +220,96 @@ def test_hooks_come_in_the_order_of_plain_keras():
     fit(dense(sgd), ROWS, batch_size=11, callbacks=[plain])
     train(dense(sgd), ROWS, batch_size=11, callbacks=[mine])
     assert mine.calls == plain.calls
+
+
+class Restart(C.Callback):
+    """Lets a schedule begin again, as warm restarts by hand do."""
+
+    def on_epoch_end(self, epoch, logs=None):
+        self.model.optimizer.iterations.assign(0)
+
+
+def cosine():
+    return keras.optimizers.Adam(keras.optimizers.schedules.CosineDecay(0.1, 8))
+
+
+class Slower(C.Callback):
+    """Sets the rates inside a `MultiOptimizer`, which has none of its own."""
+
+    def on_epoch_end(self, epoch, logs=None):
+        for each in self.model.optimizer.optimizers:
+            each.learning_rate = 0.01
+
+
+def two_optimizers():
+    kernels = {".*kernel": keras.optimizers.SGD(0.1, momentum=0.5)}
+    by_name = keras.optimizers.OptimizerMap(keras.optimizers.Adam(0.05), kernels)
+    return keras.optimizers.MultiOptimizer(by_name)
+
+
+class Adds(C.Callback):
+    """Adds to the logs, as own validations do."""
+
+    def on_epoch_end(self, epoch, logs=None):
+        logs["extra"] = epoch + 0.5
+        logs["val_words"] = "no number"
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+@pytest.mark.parametrize(
+    ("optimizer", "callback"),
+    [(cosine, Restart), (two_optimizers, Slower)],
+    ids=["counter", "several rates"],
+)
+def test_what_a_callback_sets_on_the_optimizer_counts(optimizer, callback, replicas):
+    reference, outcome, _, _ = both(dense(optimizer), lambda: [callback()], replicas=replicas)
+    assert_same(outcome, reference)
+
+
+def test_numbers_that_callbacks_add_to_the_logs_are_kept():
+    reference, outcome, _, _ = both(dense(sgd), lambda: [Adds()], replicas=1)
+    assert reference.history.pop("val_words") == ["no number"] * 3
+    assert outcome.history["extra"] == [0.5, 1.5, 2.5]
+    assert_same(outcome, reference)
+
+
+class StopsInEpoch(C.Callback):
+    def on_epoch_begin(self, epoch, logs=None):
+        self.model.stop_training = epoch == 1
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_a_stop_as_an_epoch_begins_ends_it_after_one_call(replicas):
+    reference, outcome, _, _ = both(dense(sgd), lambda: [StopsInEpoch()], replicas=replicas)
+    assert outcome.trainer.state.batches_seen == 6
+    assert_same(outcome, reference)
+
+
+class Changes(C.Callback):
+    def __init__(self, hook, change):
+        super().__init__()
+        self._change = change
+        setattr(self, hook, lambda *args, logs=None: self._change(self.model))
+
+
+def freeze(model):
+    model.layers[0].trainable = False
+
+
+def less_momentum(model):
+    model.optimizer.momentum = 0.5
+
+
+@pytest.mark.parametrize("hook", ["on_train_begin", "on_epoch_begin"])
+@pytest.mark.parametrize(
+    ("change", "received"),
+    [
+        (freeze, r"trainable of .*kernel was True, is False"),
+        (less_momentum, r"optimizer\.momentum was 0\.9, is 0\.5"),
+    ],
+    ids=["freeze", "momentum"],
+)
+def test_changes_that_come_too_late_are_refused(hook, change, received):
+    """In plain Keras they count, as its step is made when the first batch comes."""
+    with pytest.raises(ConfigError, match=received):
+        train(dense(sgd), ROWS, callbacks=[Changes(hook, change)])

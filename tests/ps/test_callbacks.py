@@ -47,6 +47,24 @@ def test_own_batch_hooks(cluster):
     np.testing.assert_allclose(mine.norms, theirs.norms, atol=1e-5)
 
 
+class Restart(keras.callbacks.Callback):
+    """Lets the schedule begin again."""
+
+    def on_epoch_end(self, epoch, logs=None):
+        self.model.optimizer.iterations.assign(0)
+
+
+def test_a_counter_that_is_set_reaches_the_servers(cluster):
+    def scheduled():
+        model = build()
+        schedule = keras.optimizers.schedules.CosineDecay(0.5, 8)
+        model.compile(keras.optimizers.SGD(schedule, momentum=0.5), loss=model.loss)
+        return model
+
+    run = cluster.train(scheduled, data(), callbacks=[Restart()], epochs=3)
+    assert_same(run, fit(scheduled, data(), callbacks=[Restart()], epochs=3))
+
+
 def test_early_stopping_and_schedule(cluster):
     """The rate of each epoch is the schedule's; the best weights come back when it stops."""
 
