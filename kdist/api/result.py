@@ -7,6 +7,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from kdist.errors import ConfigError
 from kdist.records.result import read_result
 
 _NO_LOGS = ("epoch", "global_step", "seconds", "examples")
@@ -54,14 +55,24 @@ class Result:
 
     @cached_property
     def model(self) -> Any:
-        """The trained Keras model, loaded from `model.keras` on first use."""
+        """The trained Keras model, loaded from `model.keras` on first use.
+
+        Raises:
+            ConfigError: If it holds classes that nobody has defined here.
+        """
         import keras
 
-        file = self.run_dir / "model.keras"
+        from kdist.training.saving import load_model
+
         try:
-            return keras.saving.load_model(file)
+            return keras.saving.load_model(self.run_dir / "model.keras")
         except (TypeError, ValueError):  # It names what only the user's own script knows.
-            return keras.saving.load_model(file, custom_objects=dict(self.custom_objects))
+            pass
+        try:
+            return load_model(self.run_dir, is_compiled=True, custom_objects=self.custom_objects)
+        except ConfigError as error:
+            hint = "In a program: import the module that defines them first."
+            raise ConfigError(f"{error} {hint}") from None
 
 
 def _history(path: Path) -> dict[str, list[float]]:

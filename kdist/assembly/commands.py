@@ -10,7 +10,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from kdist.assembly.building import Builder
+from kdist.assembly.building import Builder, Sources
 from kdist.assembly.fixed_batches import rows_to_build_on
 from kdist.assembly.label_rules import label_rules
 from kdist.assembly.layouts import plan_layout, server_contents, server_lines
@@ -113,6 +113,23 @@ def evaluate(model: keras.Model, folder: Path, config: Config, request: TaskRequ
     write_text_atomically(folder / "evaluation.json", json.dumps(named, indent=2) + "\n")
     for name, value in named.items():
         sys.stdout.write(f"{name}: {value:.6g}\n")
+    sys.stdout.write(f"{_measured_text(sources, config)}\n")
+
+
+def _measured_text(sources: Sources, config: Config) -> str:
+    """Return how many rows were measured, and what was left out."""
+    part = sources.validation or sources.train
+    rows = "rows" if part.num_examples is None else f"{part.num_examples:,} examples"
+    if config.limit_batches:
+        rows = f"{config.limit_batches} batches of the {rows}"
+    if sources.validation is None:
+        return f"Measured on all {rows}: none are for validation."
+    text = f"Measured on the {rows} for validation"
+    if not config.data.arguments.get("validation_fraction"):
+        return f"{text}."
+    others = sources.train.num_examples
+    left = "" if others is None else f", held out of {others + (part.num_examples or 0):,}"
+    return f"{text}{left}; data.validation_fraction=0 measures all."
 
 
 def _check_data(model: keras.Model, part: BatchSource) -> None:

@@ -22,13 +22,13 @@ def model():
     return built
 
 
-def evaluated(model, folder, x, y):
+def evaluated(model, folder, x, y, *, fraction=0.0):
     """Evaluate on rows of a file; return what is written."""
     np.savez(folder / "rows.npz", x=x, y=y)
     data = {
         "_target_": "kdist.datasets.npz",
         "path": str(folder / "rows.npz"),
-        "validation_fraction": 0.0,
+        "validation_fraction": fraction,
         "batch_size": 8,
     }
     config = kdist_config.load({"command": "evaluate", "run": str(folder), "data": data})
@@ -42,6 +42,19 @@ def test_equals_keras(model, tmp_path):
     found = evaluated(model, tmp_path, x, y)
     wanted = model.evaluate(x, y, verbose=0, return_dict=True)
     assert found == pytest.approx({f"val_{k}": v for k, v in wanted.items()}, abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("fraction", "told"),
+    [
+        (0.0, "Measured on all 20 examples: none are for validation."),
+        (0.2, "the 4 examples for validation, held out of 20; data.validation_fraction=0 measures"),
+    ],
+)
+def test_how_many_rows_were_measured_is_told(model, tmp_path, capsys, fraction, told):
+    x, y = np.zeros((20, 4), "float32"), np.arange(20) % 3
+    evaluated(model, tmp_path, x, y, fraction=fraction)
+    assert told in capsys.readouterr().out
 
 
 def test_labels_without_an_output_are_refused(model, tmp_path):
