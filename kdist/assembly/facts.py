@@ -1,6 +1,7 @@
 """The facts of the opening panel."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from kdist.assembly.building import Sources
 from kdist.assembly.engine import Engine
@@ -8,6 +9,7 @@ from kdist.assembly.layouts import server_contents, server_lines
 from kdist.cluster.batch_share import share_bounds
 from kdist.cluster.task import TaskType
 from kdist.cluster.traits import StrategyTraits
+from kdist.config.dotted import flattened
 from kdist.config.schema import Config
 from kdist.config.update_rules import shares_and_replicas
 from kdist.launch.request import TaskRequest
@@ -15,6 +17,12 @@ from kdist.records.run_folder import RunFolder
 from kdist.training.report.facts import OpeningFacts
 from kdist.training.report.formats import plural_text
 from kdist.training.trainer import TrainingPlan
+
+# Prefixes of the keys whose values say how a run differs from another one in what it learns.
+_COMPARED = (
+    *("model.", "optimizer.", "loss", "seed", "data.batch_size", "cluster.workers"),
+    *("strategy.name", "strategy.replication", "strategy.update", "strategy.sparse"),
+)
 
 
 def opening_facts(
@@ -68,4 +76,14 @@ def opening_facts(
         if is_clustered
         else (),
         notes=tuple(notes),
+        settings=hyperparameters(request.config),
     )
+
+
+def hyperparameters(config: Mapping[str, Any]) -> dict[str, bool | float | str]:
+    """Return what of a configuration runs are compared by: single values, by dotted key."""
+    return {
+        key: value
+        for key, value in flattened(config).items()
+        if key.startswith(_COMPARED) and isinstance(value, bool | int | float | str)
+    }

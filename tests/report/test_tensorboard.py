@@ -1,7 +1,12 @@
 """TensorBoard finds the scalars under the names that Keras gives them."""
 
 import pytest
+from tensorboard.backend.event_processing.data_provider import MultiplexerDataProvider
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from tensorboard.backend.event_processing.plugin_event_multiplexer import EventMultiplexer
+from tensorboard.context import RequestContext
+from tensorboard.plugins.base_plugin import TBContext
+from tensorboard.plugins.hparams import backend_context
 from tensorboard.util import tensor_util
 
 from kdist.training.report.facts import ContributionSample
@@ -55,3 +60,28 @@ def test_a_folder_that_cannot_be_made_is_an_os_error(tmp_path, epoch):
     (tmp_path / "file").write_text("")
     with pytest.raises(OSError, match="file"):
         TensorBoardLog(tmp_path / "file" / "tensorboard").epoch(epoch(1, loss=0.5))
+
+
+def test_runs_are_compared_by_what_was_set(tmp_path, epoch):
+    """As TensorBoard's HParams reads it: settings of each run, and the scalars below its folder."""
+    for index, rate in enumerate((0.1, 0.2)):
+        log = TensorBoardLog(tmp_path / str(index))
+        log.opening({"optimizer.learning_rate": rate, "loss": "mse", "seed": 3, "flag": True})
+        log.epoch(epoch(1, loss=rate, val_loss=0.25))
+        log.epoch(epoch(2, loss=rate, val_loss=0.25))
+        log.close()
+    events = EventMultiplexer().AddRunsFromDirectory(str(tmp_path)).Reload()
+    provider = MultiplexerDataProvider(events, str(tmp_path))
+    read = backend_context.Context(TBContext(data_provider=provider, logdir=str(tmp_path)))
+    request = RequestContext()
+    found = read.experiment_from_metadata(
+        request, "runs", True, read.hparams_metadata(request, "runs"), []
+    )
+    assert {(each.name, each.differs) for each in found.hparam_infos} == {
+        ("optimizer.learning_rate", True),
+        ("loss", False),
+        ("seed", False),
+        ("flag", False),
+    }
+    names = {(each.name.group, each.name.tag) for each in found.metric_infos}
+    assert ("validation", "epoch_loss") in names

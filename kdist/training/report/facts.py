@@ -68,6 +68,7 @@ class OpeningFacts:
         run_dir: The run folder.
         open_ports: Ports that TensorFlow servers of this run listen on, such as `worker-0:41235`.
         notes: Things the user should know, one sentence each.
+        settings: Hyperparameters by dotted key, for comparing runs.
     """
 
     mode_line: str
@@ -88,6 +89,7 @@ class OpeningFacts:
     run_dir: str
     open_ports: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    settings: Mapping[str, bool | float | str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -84,6 +84,7 @@ class RunReport:
         """Show what is known before the first step."""
         self._title, self._servers = facts.mode_line, facts.servers
         self._notes = facts.notes
+        self._tensorboard.opening(facts.settings)
         self._console.opening(facts)
 
     def status(self, text: str) -> None:

@@ -1,8 +1,12 @@
-"""TensorBoard files: one scalar a metric and epoch, under `train/` and `validation/`."""
+"""TensorBoard files: one scalar a metric and epoch, under `train/` and `validation/`.
+
+What was set goes beside them, for the table and plots of TensorBoard's HParams over many runs.
+"""
 
 import contextlib
 import os
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Mapping
 from types import ModuleType
 from typing import Any
 
@@ -21,6 +25,11 @@ class TensorBoardLog:
         self._directory = os.fspath(directory)
         self._writers: dict[str, Any] = {}
         self._batches_seen = 0
+        self._settings: dict[str, Any] = {}
+
+    def opening(self, settings: Mapping[str, bool | float | str]) -> None:
+        """Take what was set; it is written with the first epoch."""
+        self._settings = dict(settings)
 
     def go_on_after(self, batches_seen: int) -> None:
         """Let the next epoch be one that begins after so many batches."""
@@ -32,6 +41,7 @@ class TensorBoardLog:
         Raises:
             OSError: If a file cannot be written.
         """
+        self._write_settings()
         num_steps = facts.batches_seen - self._batches_seen
         self._batches_seen = facts.batches_seen
         scalars = {"train": {}, "validation": {}}
@@ -71,6 +81,21 @@ class TensorBoardLog:
         for part, writer in writers.items():
             with _file_errors(os.path.join(self._directory, part)):
                 writer.close()
+
+    def _write_settings(self) -> None:
+        settings, self._settings = self._settings, {}
+        if not settings:
+            return
+        from tensorboard.compat.proto import event_pb2
+        from tensorboard.plugins.hparams import api
+        from tensorboard.summary.writer.event_file_writer import EventFileWriter
+
+        with _file_errors(self._directory):
+            events: Any = event_pb2
+            event = events.Event(wall_time=time.time(), summary=api.hparams_pb(settings))
+            writer = EventFileWriter(self._directory)
+            writer.add_event(event)
+            writer.close()
 
     def _write(self, part: str, values: dict[str, float], *, step: int) -> None:
         directory = os.path.join(self._directory, part)
