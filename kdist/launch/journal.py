@@ -10,7 +10,8 @@ from kdist.cluster.spec import ClusterSpec
 from kdist.cluster.task import TaskType
 from kdist.errors import KdistError
 from kdist.launch.outcome import Restart
-from kdist.launch.policy import Cause
+from kdist.launch.policy import Cause, TaskEnd, is_abnormal
+from kdist.launch.restarts import is_loss
 from kdist.records.events import EventLog
 from kdist.records.launch_story import LaunchStory
 from kdist.records.result import (
@@ -53,6 +54,14 @@ class Journal:
             self._kept.append((at_s, event, fields))
         else:
             self._write(event, at_s, fields)
+
+    def record_end(self, end: TaskEnd, *, is_over: bool) -> None:
+        """Note how a task ended: lost or failed, unless it was to end or training is over."""
+        event, message = "task_ended", None
+        if is_abnormal(end.exit_code) and not (end.was_stopped or is_over):
+            event = "task_lost" if is_loss(end) else "task_failed"
+            message = end.failure.message if end.failure else end.how
+        self.record(event, task=str(end.task), exit_code=end.exit_code, message=message)
 
     def record_failure(self, cause: Cause) -> None:
         """Note why the run ends; a chief that can still tell how it ended has it from there."""

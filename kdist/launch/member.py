@@ -1,7 +1,7 @@
 """One task of a supervised run: its process, what it printed and what it said."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -120,7 +120,7 @@ class Member:
         return data
 
 
-def parse_failure(task: Task, fields: dict[str, Any], at_s: float) -> Failure:
+def parse_failure(task: Task, fields: Mapping[str, Any], at_s: float) -> Failure:
     """Return what a `failed` event says; the exit code follows from the type unless given."""
     kind = str(fields.get("type", "Error"))
     known = getattr(getattr(errors, kind, None), "exit_code", 1)

@@ -1,9 +1,8 @@
 """Watches the tasks of one attempt until all have ended, and sees to it that they do."""
 
 import signal
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from multiprocessing.connection import wait
-from pathlib import Path
 from typing import Any
 
 from kdist.cluster.task import TaskType
@@ -16,8 +15,8 @@ from kdist.launch.restarts import Decision
 from kdist.launch.signals import Interrupted
 from kdist.launch.stopper import Stopper
 from kdist.launch.surroundings import Surroundings
+from kdist.launch.task_events import TaskEvents
 from kdist.launch.timing import Reason
-from kdist.records.result import COMPLETED, STOPPED
 
 _END_DEADLINE_S = 10.0
 # Who signals every process of a run signals its launcher, too: that is one.
@@ -41,6 +40,14 @@ class Supervisor:
         self._stop_signal: int | None = None
         self._echo_until_s = 0.0
         self._restart: Restart | None = None
+        self._events = TaskEvents(
+            self._members,
+            self._chief,
+            around,
+            on_signal=self._take_told_signal,
+            on_failure=self._take_failure,
+            on_finish=self._stopper.expect_exit,
+        )
 
     def run(self) -> AttemptEnd:
         """Start all tasks and return when none is left.
@@ -95,7 +102,7 @@ class Supervisor:
         self._now_s = self._clock()
         exits = [(member, member.process.exit_code()) for member in running]
         for member in running:  # After its exit code: all that it wrote before is there then.
-            member.drain(self._take_event, self._now_s)
+            member.drain(self._events.take, self._now_s)
         for member, exit_code in restarts.stops_first(
             (member, code) for member, code in exits if code is not None
         ):
@@ -126,63 +133,28 @@ class Supervisor:
             self._around.say(f"{name} again: killing the tasks.")
             self._stopper.stop(Reason.SECOND_SIGNAL)
 
-    def _take_event(self, member: Member, event: str, fields: dict[str, Any]) -> None:
-        journal = self._around.journal
-        if event == "run_folder_ready" and journal.folder is None:
-            run_dir = Path(fields.get("run_dir") or member.request.run_dir)
-            journal.open(run_dir)
-            for each in self._members:
-                each.output.open_log(run_dir / "logs")
-        elif event == "task_ready":
-            member.is_ready = True
-            if member.task == self._chief:
-                self._around.budget.has_begun = True
-            journal.record("task_ready", task=str(member.task), pid=member.process.pid)
-        elif event == "task_rejoined":
-            journal.record(event, **fields)
-        elif event == "run_ended":
-            if fields.get("status") in (COMPLETED, STOPPED):
-                self._around.budget.is_over = True
-            if fields.get("status") == COMPLETED:
-                member.finished_code = 0
-        elif event == "signalled":
-            is_over = member.failure is not None or member.finished_code is not None
-            if not (is_over or member.is_signalled):
-                member.is_signalled = True
-                if restarts.heeds_stop(self._stopper.reason):
-                    self._take_signal(int(fields["number"]), told=member)
-        elif event == "progressed":
-            self._around.budget.note_progress(int(fields.get("batches_seen", 0)))
-        elif event == "failed":
-            member.failure = parse_failure(member.task, fields, self._now_s)
-            member.output.note(member.failure.traceback.encode("utf-8", "backslashreplace"))
-            self._stopper.expect_exit(member)
-            if self._settled_at_s is not None:
-                self._judge()
-        elif event == "finished":
-            member.finished_code = int(fields.get("exit_code", 0))
-            self._stopper.expect_exit(member)
+    def _take_told_signal(self, member: Member, number: int) -> None:
+        if restarts.heeds_stop(self._stopper.reason):  # Told by somebody else: so are all.
+            self._take_signal(number, told=member)
+
+    def _take_failure(self, member: Member, fields: Mapping[str, Any]) -> None:
+        member.failure = parse_failure(member.task, fields, self._now_s)
+        member.output.note(member.failure.traceback.encode("utf-8", "backslashreplace"))
+        self._stopper.expect_exit(member)
+        if self._settled_at_s is not None:
+            self._judge()
 
     def _take_end(self, member: Member, exit_code: int) -> None:
         end = member.take_end(exit_code, self._now_s)
-        self._record_end(end)
+        self._around.journal.record_end(end, is_over=self._around.budget.is_over)
         number = restarts.stop_signal_of(end)
         if number is not None and member.finished_code is None:
-            if restarts.heeds_stop(self._stopper.reason):  # Told by somebody else: so are all.
-                self._take_signal(number, told=member)
+            self._take_told_signal(member, number)
             return
         if policy.is_abnormal(end.exit_code):
             self._judge()
         elif self._decide(end) is Decision.STOP_ALL:
             self._stopper.stop(Reason.DONE)
-
-    def _record_end(self, end: TaskEnd) -> None:
-        event, message, task = "task_ended", None, str(end.task)
-        is_over = self._around.budget.is_over  # Nothing is lost any more.
-        if policy.is_abnormal(end.exit_code) and not (end.was_stopped or is_over):
-            event = "task_lost" if restarts.is_loss(end) else "task_failed"
-            message = end.failure.message if end.failure else end.how
-        self._around.journal.record(event, task=task, exit_code=end.exit_code, message=message)
 
     def _judge(self, *, is_final: bool = False) -> None:
         """Act on what has gone wrong, once its cause is known, or cannot be waited for."""
