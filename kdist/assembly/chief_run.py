@@ -15,8 +15,9 @@ from kdist.assembly.history import History, launched_story, read_history
 from kdist.assembly.identity import run_facts
 from kdist.assembly.keeping import checkpoints_of, make_keeper
 from kdist.assembly.result_content import beginning, ended_as, ending
-from kdist.assembly.resuming import NOTHING_LEFT, GoingOn, find_own, open_folder
+from kdist.assembly.resuming import NOTHING_LEFT, GoingOn
 from kdist.assembly.run_parts import Parts, Place, make_trainer
+from kdist.assembly.run_start import find_own, open_folder
 from kdist.assembly.signals import EXIT_CODES
 from kdist.cluster.task import Task
 from kdist.errors import KdistError, PeerLostError

@@ -1,9 +1,8 @@
-"""Going on from a checkpoint: which one, whether it is this run's, and how all tasks take it."""
+"""Going on from a checkpoint: whether it is this run's, and how all tasks take it."""
 
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from kdist.assembly.identity import (
@@ -14,105 +13,20 @@ from kdist.assembly.identity import (
     refuse_other_shapes,
 )
 from kdist.assembly.run_parts import Parts
+from kdist.assembly.run_start import is_inside
 from kdist.config.schema import Config
 from kdist.errors import ConfigError
-from kdist.launch.request import TaskRequest
 from kdist.records.result import COMPLETED, read_result
-from kdist.records.resumption import (
-    AUTO,
-    NEVER,
-    Start,
-    Wish,
-    beyond_wish,
-    decide,
-    further_text,
-)
+from kdist.records.resumption import beyond_wish, further_text
 from kdist.records.run_folder import RunFolder
 from kdist.training.checkpoints.callback_state import prepare_to_go_on
 from kdist.training.checkpoints.canonical import holds_optimizer, restore
-from kdist.training.checkpoints.find import find_checkpoint
 from kdist.training.checkpoints.folder import CheckpointFolder
 from kdist.training.checkpoints.format import SavedCheckpoint
 from kdist.training.checkpoints.keeper import CALLBACKS, OWN, SUMS, CheckpointKeeper
 from kdist.training.peers import Peers
 from kdist.training.plan import TrainingPlan, TrainingState
 from kdist.training.trainer import Trainer
-
-
-def wish_of(request: TaskRequest, config: Config) -> Wish:
-    """Return what a request asks of its run folder."""
-    return Wish(
-        run_dir=Path(request.run_dir),
-        config=config,
-        config_yaml=request.config_yaml,
-        attempt=request.attempt,
-        is_new_name=request.may_rename_run_dir and request.attempt == 0,
-    )
-
-
-def open_folder(request: TaskRequest, config: Config) -> RunFolder:
-    """Make the run folder of a new run, or lock the one that goes on; config.yaml of that stays.
-
-    Raises:
-        ConfigError: If the folder is in use, or holds another run.
-    """
-    if decide(wish_of(request, config)) is Start.NEW:
-        is_new_name = request.may_rename_run_dir and request.attempt == 0
-        return RunFolder.create(request.run_dir, request.config_yaml, make_unique=is_new_name)
-    return RunFolder.reopen(request.run_dir)
-
-
-def find_own(
-    config: Config, checkpoints: CheckpointFolder, *, attempt: int, warnings: list[str]
-) -> SavedCheckpoint | None:
-    """Return the checkpoint to go on from, or `None` for a run that begins.
-
-    The run folder's own newest comes first: what `resume` names is where the run began. Only a
-    checkpoint of the same folder that is named means going back to it.
-
-    Args:
-        config: The checked configuration.
-        checkpoints: Those of the run folder.
-        attempt: How many times this run was started before.
-        warnings: Takes a sentence for each checkpoint that is not whole.
-
-    Raises:
-        ConfigError: If what `resume` names has no whole checkpoint, or none can be written.
-    """
-    if config.checkpoint.dir is not None:
-        _make(checkpoints)
-    checkpoints.tidy()
-    if config.resume == NEVER and attempt == 0:
-        if not checkpoints.is_empty():  # `checkpoint.dir` of another run, say.
-            raise ConfigError(
-                "There are checkpoints already. Received: resume=never, "
-                f"checkpoint.dir={checkpoints.path}. Choose another place."
-            )
-        return None
-    named = None if config.resume in (AUTO, NEVER) else str(Path(config.resume))
-    if "://" in config.resume:
-        named = config.resume
-    is_inside = named is not None and _is_inside(named, checkpoints.path)
-    if not (is_inside and attempt == 0):
-        own = checkpoints.newest_whole(warnings.append)
-        if own is not None or named is None:
-            return own
-    assert named is not None
-    return find_checkpoint(named, warnings.append, key="resume")
-
-
-def _make(checkpoints: CheckpointFolder) -> None:
-    try:
-        checkpoints.make()
-    except OSError as error:
-        raise ConfigError(
-            f"Checkpoints cannot be written: {error.strerror or error}. Received: checkpoint.dir="
-            f"{checkpoints.path}. Name a folder, or a place where one can be made."
-        ) from error
-
-
-def _is_inside(path: str, folder: str) -> bool:
-    return Path(path).absolute().parent == Path(folder).absolute()
 
 
 @dataclass(kw_only=True)
@@ -123,15 +37,15 @@ class GoingOn:
         saved: The checkpoint.
         state: How far training was.
         with_optimizer: Whether its slots and counters are taken, too.
-        learning_rates: What the optimizer is given in place of the checkpoint's, if anything.
         stops: Whether a callback had stopped training.
+        learning_rates: What the optimizer is given in place of the checkpoint's, if anything.
     """
 
     saved: SavedCheckpoint
     state: TrainingState
     with_optimizer: bool
-    learning_rates: Sequence[float | None]
     stops: bool
+    learning_rates: Sequence[float | None] = ()
 
     @classmethod
     def check(
@@ -173,7 +87,7 @@ class GoingOn:
         beyond = beyond_wish(self.state.batches_seen, plan.total_steps, config)
         if beyond is None:
             return False
-        if not _is_inside(self.saved.folder, checkpoints.path):
+        if not is_inside(self.saved.folder, checkpoints.path):
             raise ConfigError(
                 f"The run to go on from has already trained further: {beyond}. Received: resume="
                 f"{config.resume}. Ask for more (epochs=...), name an earlier checkpoint, or take "

@@ -16,7 +16,7 @@ from kdist.assembly.cluster_link import ClusterLink, NoCluster, end_process
 from kdist.assembly.failures import as_kdist_error, with_lost_peer
 from kdist.assembly.peer_link import PeerLink
 from kdist.assembly.program import run_program
-from kdist.assembly.resuming import wish_of
+from kdist.assembly.run_start import wish_of
 from kdist.assembly.signals import EXIT_CODES, StoppedEarly, StopSignals
 from kdist.assembly.training_run import TrainingRun
 from kdist.cluster.task import Task

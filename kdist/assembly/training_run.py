@@ -12,8 +12,9 @@ from kdist.assembly.client import Client
 from kdist.assembly.cluster_link import ClusterLink
 from kdist.assembly.engine import make_engine
 from kdist.assembly.peer_link import PeerLink
-from kdist.assembly.resuming import follow, wish_of
+from kdist.assembly.resuming import follow
 from kdist.assembly.run_parts import Headcount, Parts, Place, make_trainer
+from kdist.assembly.run_start import wish_of
 from kdist.assembly.same_data import refuse_other_data
 from kdist.assembly.signals import EXIT_CODES, StopSignals
 from kdist.cluster.task import TaskType
