@@ -116,7 +116,7 @@ class Book:
                 f"They have: {', '.join(metrics)}."
             )
         self._record("epoch", id=trial, execution=execution, epoch=epoch, metrics=dict(metrics))
-        if not has_objective:  # Part of an epoch, which somebody stopped.
+        if not has_objective:  # Other trials have it, and this one's values take it away.
             return Verdict()
         value = metrics[self.objective.name]
         if not math.isfinite(value):

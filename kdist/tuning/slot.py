@@ -77,7 +77,7 @@ class Slot:
             return
         is_over = self._run.is_over  # Before reading, so that nothing is missed.
         was_stopped = self._verdict is not None or self._is_stopping
-        if not was_stopped or self._run.is_completed:  # A stop leaves part of an epoch.
+        if not was_stopped or self._run.is_completed:
             for epoch, metrics in self._run.new_epochs():
                 verdict = self._desk.epoch(self._assignment.trial, self._execution, epoch, metrics)
                 if verdict.action in (FAIL, PRUNE) and self._verdict is None:

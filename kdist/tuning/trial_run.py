@@ -1,4 +1,4 @@
-"""One run of a trial: started by the one runner of runs, watched through its metrics.csv."""
+"""One run of a trial: started by the one runner of runs, watched through its folder."""
 
 import io
 import signal
@@ -6,7 +6,6 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 from kdist import config as kdist_config
 from kdist.errors import KdistError
@@ -15,9 +14,8 @@ from kdist.launch.request import TaskRequest
 from kdist.launch.signals import SignalInbox
 from kdist.records.resumption import Wish, is_finished
 from kdist.records.run_folder import RunFolderTakenError
-from kdist.training.report.metrics_csv import read_metrics
+from kdist.tuning.epochs import EpochReader, Epochs
 
-_NO_METRICS = ("epoch", "global_step", "seconds", "examples")
 _LOCK_DEADLINE_S = 15.0
 _LOCK_POLL_S = 0.1
 _STOPPED_CODES = (128 + signal.SIGINT, 128 + signal.SIGTERM)
@@ -48,12 +46,12 @@ class TrialRun:
         self._messages = io.StringIO()
         self._ended: LocalRun | None = None
         self._error: BaseException | None = None
-        self._seen_epoch = 0
+        self._epochs = EpochReader(self.run_dir)
         self._thread = threading.Thread(target=self._run, name=f"run-{self.run_dir.name}")
 
     def start(self, *, seen_epoch: int) -> None:
         """Start the processes; epochs up to `seen_epoch` are known already."""
-        self._seen_epoch = seen_epoch
+        self._epochs.begin(seen_epoch)
         self._thread.start()
 
     def stop(self, number: int = signal.SIGTERM) -> None:
@@ -88,19 +86,9 @@ class TrialRun:
             return f"{prefix}{cause.message}"
         return f"The run ended with exit code {ended.exit_code if ended else None}."
 
-    def new_epochs(self) -> list[tuple[int, dict[str, float]]]:
-        """Return the epochs that have ended since the last call, with their metrics."""
-        try:
-            rows = read_metrics(self.run_dir / "metrics.csv")
-        except OSError:
-            return []
-        found = []
-        for row in rows:
-            epoch = int(row["epoch"] or 0)
-            if epoch > self._seen_epoch:
-                found.append((epoch, _metrics_of(row)))
-                self._seen_epoch = epoch
-        return found
+    def new_epochs(self) -> Epochs:
+        """Return the whole epochs that have ended since the last call, with their metrics."""
+        return self._epochs.new(is_over=self.is_over)
 
     def join(self, deadline_s: float) -> None:
         """Wait for the thread, which ends with the run."""
@@ -146,11 +134,3 @@ class _Nowhere(io.StringIO):
     def write(self, text: str, /) -> int:
         """Forget it."""
         return len(text)
-
-
-def _metrics_of(row: Any) -> dict[str, float]:
-    return {
-        name: float(value)
-        for name, value in row.items()
-        if name not in _NO_METRICS and value is not None
-    }

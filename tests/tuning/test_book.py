@@ -105,7 +105,7 @@ def test_an_objective_that_is_no_metric_is_refused_with_those_there_are(open_boo
         book.epoch(first.trial, 1, 1, {"loss": 1.0, "accuracy": 0.5})
 
 
-def test_part_of_an_epoch_needs_no_objective(open_book):
+def test_a_trial_may_lack_the_objective_that_others_have(open_book):
     book, _ = open_book()
     first = book.next_trial("a")
     train(book, first, 0.5)

@@ -18,6 +18,7 @@ pytestmark = [pytest.mark.cluster, pytest.mark.timeout(400)]
 RATE = "tuner.space={optimizer.learning_rate: {type: float, min: 1e-3, max: 1e-1, sampling: log}}"
 FAULTS = "tuner.space={{++model.fault: {{type: choice, values: [{}]}}}}"
 SLOW = ("++callbacks.slow._target_=my_trials.Slow",)
+HELD = "++callbacks.held._target_=my_trials.HeldUntilStopped"
 
 
 def test_random_trials_side_by_side(search):
@@ -239,3 +240,21 @@ def test_ctrl_c_lets_trials_save_and_the_search_goes_on(search):
     search.run(*argv)
     assert search.trial("0000").result["resumed_from_step"] is not None
     assert [row["status"] for row in search.rows] == ["completed", "completed"]
+    assert all("val_loss" in entry["metrics"] for entry in search.entries("epoch"))
+    for row in search.rows:
+        losses = [float(each["val_loss"]) for each in search.trial(row["trial"]).rows]
+        assert (len(losses), float(row["objective"])) == (8, min(losses))
+
+
+def test_a_search_that_is_stopped_in_its_first_epoch_goes_on(search):
+    argv = ("+tuner=random", RATE, "tuner.max_trials=1", "tuner.max_retries=0", "epochs=2", HELD)
+    command = search.start(*argv)
+    wait_until(lambda: (search.folder / "held").exists(), 90, "a trial that trains")
+    os.kill(command.process.pid, signal.SIGTERM)
+    assert command.wait(60).code == 143
+    [part] = search.trial("0000").rows
+    assert (part["epoch"], part.get("val_loss")) == ("1", None)
+    search.run(*argv)
+    losses = [float(each["val_loss"]) for each in search.trial("0000").rows]
+    assert [float(row["objective"]) for row in search.rows] == [min(losses)]
+    assert len(losses) == len(search.entries("epoch")) == 2

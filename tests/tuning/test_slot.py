@@ -1,6 +1,5 @@
 """Trials run by slots, with runs that only write what real ones would."""
 
-import csv
 import json
 import threading
 
@@ -21,7 +20,7 @@ from kdist.tuning.objective import Objective
 from kdist.tuning.slot import Slot
 from kdist.tuning.trials import SearchState
 
-from .kit import CountingOracle, Suggestion
+from .kit import CountingOracle, Suggestion, append_epoch, write_epochs
 
 LOSS = Objective("val_loss", "min")
 CHIEF = Task(TaskType.CHIEF, 0)
@@ -50,11 +49,7 @@ class FakeRuns:
         folder = trial_run.Path(requests[0].run_dir)
         self.started.append(folder.name)
         folder.mkdir(parents=True, exist_ok=True)
-        with (folder / "metrics.csv").open("w", newline="") as file:
-            writer = csv.writer(file)
-            writer.writerow(["epoch", "global_step", "val_loss"])
-            for epoch, loss in enumerate(self.losses.get(folder.name, [0.5]), start=1):
-                writer.writerow([epoch, epoch, loss])
+        write_epochs(folder, self.losses.get(folder.name, [0.5]))
         code, cause = 0, self.causes.get(folder.name)
         if folder.name in self.endless:
             with signals.opened():
@@ -63,8 +58,7 @@ class FakeRuns:
                         break
                     threading.Event().wait(0.05)
                 code = 128 + numbers[0]
-                with (folder / "metrics.csv").open("a", newline="") as file:
-                    file.write("9,9,\n")  # Part of an epoch, without validation.
+                append_epoch(folder, 9, "", is_partial=True)
         if cause is not None:
             code = cause.exit_code
         return LocalRun(exit_code=code, cause=cause, run_dir=folder, warnings=())
@@ -184,7 +178,7 @@ def test_values_that_make_no_run_fail_their_trial(search):
 
 def test_an_objective_that_is_no_metric_ends_the_search_and_its_runs(search, runs):
     runs.endless = {"0000", "0001"}
-    with pytest.raises(ConfigError, match="They have: val_loss"):
+    with pytest.raises(ConfigError, match="They have: loss, val_loss"):
         search(objective="accuracy", num_slots=2)
     assert runs.num_running == 0
 
