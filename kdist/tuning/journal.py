@@ -1,6 +1,8 @@
 """search.jsonl: every decision of a search, one JSON object a line, before it is acted upon.
 
 It alone says what has happened: a search that was killed, at whatever moment, is the fold of it.
+The file names run folders inside of the search's folder relative to that, so that a search may be
+moved or copied; everybody else has absolute paths.
 """
 
 import json
@@ -12,8 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from kdist.errors import ConfigError, EnvironmentFault
+from kdist.tuning.request import TRIALS
 
 NAME = "search.jsonl"
+_START = "start"
 
 
 class Journal:
@@ -22,6 +26,7 @@ class Journal:
     def __init__(self, path: Path, *, clock: Callable[[], float] = time.time) -> None:
         """Remember where to write; a last line that a kill cut off is ended by the first write."""
         self._path = path
+        self._folder = path.absolute().parent
         self._clock = clock
         self._is_checked = False
 
@@ -32,6 +37,8 @@ class Journal:
             EnvironmentFault: If the file cannot be written.
         """
         entry = {"do": do, "at_s": round(self._clock(), 3), **fields}
+        if do == _START:
+            entry |= _portable(Path(entry["run_dir"]), self._folder)
         line = json.dumps(_plain(entry), ensure_ascii=False) + "\n"
         try:
             descriptor = os.open(self._path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o666)
@@ -46,11 +53,11 @@ class Journal:
             raise EnvironmentFault(
                 f"{self._path} cannot be written: {error.strerror or error}."
             ) from error
-        return json.loads(line)
+        return _located(json.loads(line), self._folder)
 
 
 def read_journal(path: Path) -> list[dict[str, Any]]:
-    """Return all entries in order; none if there is no journal.
+    """Return all entries in order, with run folders where they are now; none without a journal.
 
     Raises:
         ConfigError: If the file is no journal.
@@ -60,6 +67,7 @@ def read_journal(path: Path) -> list[dict[str, Any]]:
         entries = [json.loads(line) for line in lines[:-1] if line]
         if any("do" not in entry for entry in entries):
             raise ValueError("an entry without `do`")
+        return [_located(entry, path.absolute().parent) for entry in entries]
     except FileNotFoundError:
         return []
     except (OSError, TypeError, ValueError) as error:
@@ -67,7 +75,28 @@ def read_journal(path: Path) -> list[dict[str, Any]]:
             f"The journal of the search cannot be read: {error}. Received: {path}. Start a new "
             "search in another folder (hydra.run.dir=...)."
         ) from error
-    return entries
+
+
+def _portable(run_dir: Path, folder: Path) -> dict[str, Any]:
+    """Return how the journal names a run folder."""
+    if run_dir.is_relative_to(folder):
+        return {"run_dir": str(run_dir.relative_to(folder))}
+    return {"run_dir": str(run_dir), "is_elsewhere": True}
+
+
+def _located(entry: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """Return an entry with the absolute path of its run folder.
+
+    A journal of an earlier version has absolute paths only: runs of these names in the search's
+    own folder come first, for it may be a copy.
+    """
+    if entry["do"] != _START or not isinstance(entry.get("run_dir"), str):
+        return entry
+    run_dir = Path(entry["run_dir"])
+    own = folder / TRIALS / run_dir.name
+    if run_dir.is_absolute() and not entry.get("is_elsewhere") and own.is_dir():
+        run_dir = own
+    return {**entry, "run_dir": str(folder / run_dir)}
 
 
 def _drop_cut_line(descriptor: int) -> None:

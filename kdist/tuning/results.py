@@ -82,7 +82,7 @@ class SearchResults:
         known: dict[str, Any] = {}
         if run_dir is not None:
             with contextlib.suppress(KdistError):
-                known = read_result(Path(run_dir) / "result.json")
+                known = _result_of(Path(run_dir))
         known |= {
             "status": status,
             "error": None
@@ -161,6 +161,21 @@ def droppable(
         if trial is not best and trial.id not in needed
         if is_over or tuner != HYPERBAND or trial.id in followed or trial.status == FAILED
     ]
+
+
+def _result_of(run_dir: Path) -> dict[str, Any]:
+    """Return the result of a run, whose folder may have been moved since.
+
+    Raises:
+        ConfigError: If there is none.
+    """
+    result = read_result(run_dir / "result.json")
+    best = result.get("best") or {}
+    checkpoint, before = best.get("checkpoint"), result.get("run_dir")
+    if checkpoint and before and Path(checkpoint).is_relative_to(before):
+        moved = run_dir / Path(checkpoint).relative_to(before)
+        result["best"] = {**best, "checkpoint": str(moved)}
+    return result
 
 
 def _link(link: Path, target: Path) -> None:

@@ -12,6 +12,7 @@ from kdist.launch.request import Console
 from kdist.records.result import blank_result, write_result
 from kdist.records.run_folder import RunFolder
 from kdist.tuning.console import SearchConsole
+from kdist.tuning.journal import Journal, read_journal
 from kdist.tuning.objective import Objective
 from kdist.tuning.results import SearchResults, droppable
 from kdist.tuning.trials import SearchState
@@ -102,6 +103,26 @@ def test_the_result_is_the_best_run_s_and_says_how_the_search_went(folder):
     best = result["search"]["best"]
     assert (best["trial"], best["value"], best["values"]) == ("1", 0.5, {"lr": 1e-4})
     assert (folder.path / "search.png").stat().st_size > 5000
+
+
+def test_results_of_a_search_that_was_moved_are_those_of_its_best_run(folder, tmp_path):
+    journal = Journal(folder.path / "search.jsonl")
+    for entry in (create("0"), run(folder, "0"), epoch("0", 1, 0.5), end("0", "completed", 0.5)):
+        journal.write(**entry)
+    there, moved = folder.path / "trials" / "0", RunFolder(tmp_path / "moved")
+    best = {"epoch": 1, "checkpoint": str(there / "checkpoints" / "step-4")}
+    known = {"metrics": {"val_loss": 0.5}, "best": best, "run_dir": str(there)}
+    write_result(there / "result.json", blank_result(status="completed", **known))
+    folder.path.rename(moved.path)
+    state = SearchState.of(read_journal(moved.path / "search.jsonl"))
+    results_of(moved, state).conclude(status="completed", seconds=1.0)
+    here = moved.path / "trials" / "0"
+    result = json.loads(moved.result_json.read_text())
+    assert result["metrics"] == {"val_loss": 0.5}
+    assert result["best"] == {"epoch": 1, "checkpoint": str(here / "checkpoints" / "step-4")}
+    assert result["search"]["best"]["run_dir"] == str(here)
+    assert f",{here}," in (moved.path / "search.csv").read_text()
+    assert f"--config-dir {moved.path} " in (moved.path / "best.yaml").read_text()
 
 
 def test_a_search_without_an_end_has_a_result_too(folder):

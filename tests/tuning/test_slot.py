@@ -1,6 +1,7 @@
 """Trials run by slots, with runs that only write what real ones would."""
 
 import json
+import shutil
 import threading
 
 import pytest
@@ -75,10 +76,14 @@ def runs(monkeypatch):
 def search(tmp_path, runs):
     """Run a search with these settings; return its state."""
 
-    def run(*answers, stop_when=None, num_slots=1, compose_error=None, config=None, **tuner):
+    def run(
+        *answers, stop_when=None, num_slots=1, compose_error=None, config=None, folder=".", **tuner
+    ):
         settings = {"name": "random", "max_retries": 0, **tuner}
         config = config or Config(epochs=3, tuner=TunerConfig(**settings))
-        path = tmp_path / "search.jsonl"
+        search_dir = tmp_path / folder
+        search_dir.mkdir(exist_ok=True)
+        path = search_dir / "search.jsonl"
         journal, state = Journal(path), SearchState.of(read_journal(path))
         if state.settings:
             state.apply(journal.write("go_on"))
@@ -112,7 +117,16 @@ def search(tmp_path, runs):
         oracle.num = len(state.trials)
         book = Book(config, objective, oracle, journal, state, on_change)
         slots = [
-            Slot(number, config, (), compose, book, trials_dir=tmp_path, tuner="local", wake=wake)
+            Slot(
+                number,
+                config,
+                (),
+                compose,
+                book,
+                trials_dir=search_dir / "trials",
+                tuner="local",
+                wake=wake,
+            )
             for number in range(num_slots)
         ]
         run_trials(slots, book, tuner="local", wake=wake, stop=stop, stop_grace_s=10.0)
@@ -171,6 +185,18 @@ def test_a_signal_leaves_running_trials_for_later(search, runs):
     assert not state.trials["0001"].failures
 
 
+def test_a_copy_of_a_search_goes_on_in_its_own_folder(search, runs, tmp_path):
+    runs.endless = {"0000"}
+    search(max_trials=1, folder="original", stop_when=lambda trial: trial.curve(LOSS))
+    shutil.copytree(tmp_path / "original", tmp_path / "copy")
+    left = (tmp_path / "original" / "trials" / "0000" / "metrics.csv").read_text()
+    runs.endless, runs.losses = set(), {"0000": [0.5, 0.2]}
+    state = search(max_trials=1, folder="copy")
+    assert state.trials["0000"].best_run_dir(LOSS) == str(tmp_path / "copy" / "trials" / "0000")
+    assert state.trials["0000"].score == 0.2
+    assert (tmp_path / "original" / "trials" / "0000" / "metrics.csv").read_text() == left
+
+
 def test_values_that_make_no_run_fail_their_trial(search):
     state = search(max_trials=1, compose_error=ConfigError("no such thing"))
     assert (state.trials["0000"].status, state.trials["0000"].reason) == ("failed", "no such thing")
@@ -186,12 +212,12 @@ def test_an_objective_that_is_no_metric_ends_the_search_and_its_runs(search, run
 @pytest.mark.parametrize(
     ("checkpoint", "resume"),
     [
-        (CheckpointConfig(), "{folder}/0000"),
+        (CheckpointConfig(), "{folder}/trials/0000"),
         (CheckpointConfig(dir="gs://bucket/x/"), "gs://bucket/x/0000"),
     ],
 )
 def test_hyperband_trials_resume_their_parent(search, runs, tmp_path, checkpoint, resume):
-    (tmp_path / "0000" / "checkpoints").mkdir(parents=True)
+    (tmp_path / "trials" / "0000" / "checkpoints").mkdir(parents=True)
     runs.losses = {"0001": [0.5, 0.4]}
     config = Config(tuner=TunerConfig(name="hyperband", max_trials=2), checkpoint=checkpoint)
     first = Suggestion("0000", epochs=1)

@@ -1,5 +1,7 @@
 """What a journal's entries come to: trials, scores, the best one."""
 
+import json
+
 import pytest
 
 from kdist.errors import ConfigError
@@ -81,6 +83,33 @@ def test_a_journal_is_read_as_it_was_written(tmp_path):
     assert written == {"do": "epoch", "at_s": 5.0, "id": "\udcfc", "metrics": {"loss": None}}
     assert read_journal(tmp_path / "search.jsonl") == [written]
     assert read_journal(tmp_path / "nothing") == []
+
+
+def begun(path, run_dir):
+    fields = {"id": "0", "execution": 1, "epoch": 0, "tuner": "local"}
+    return Journal(path).write("start", run_dir=str(run_dir), **fields)
+
+
+def test_runs_of_a_search_that_was_moved_are_found_where_they_are_now(tmp_path):
+    there, here = tmp_path / "there", tmp_path / "here"
+    there.mkdir()
+    inside = begun(there / "search.jsonl", there / "trials" / "0000")
+    outside = begun(there / "search.jsonl", tmp_path / "tuner0" / "trials" / "0001")
+    assert read_journal(there / "search.jsonl") == [inside, outside]
+    there.rename(here)
+    (here / "trials" / "0001").mkdir(parents=True)  # Of another attempt.
+    assert [entry["run_dir"] for entry in read_journal(here / "search.jsonl")] == [
+        str(here / "trials" / "0000"),
+        str(tmp_path / "tuner0" / "trials" / "0001"),
+    ]
+
+
+def test_absolute_paths_in_a_journal_name_the_folder_s_own_runs_if_it_has_them(tmp_path):
+    (tmp_path / "trials" / "0-1").mkdir(parents=True)
+    lines = [json.dumps(start("0")), json.dumps(start("0", 2))]
+    (tmp_path / "search.jsonl").write_text("\n".join([*lines, ""]))
+    found = [entry["run_dir"] for entry in read_journal(tmp_path / "search.jsonl")]
+    assert found == [str(tmp_path / "trials" / "0-1"), "/runs/0-2"]
 
 
 def test_a_line_that_a_kill_cut_off_is_left_out_and_does_not_spoil_the_next(tmp_path):
