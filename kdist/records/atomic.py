@@ -1,6 +1,7 @@
-"""Whole files or none: what a kill or a full disk interrupts leaves the old file in place."""
+"""Whole files, and whole lines, or none: a kill or a full disk leaves what was there before."""
 
 import contextlib
+import errno
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -44,3 +45,17 @@ def write_text_atomically(path: Path, text: str) -> None:
         file.write(data)
         file.flush()
         os.fsync(file.fileno())
+
+
+def append_whole(descriptor: int, data: bytes) -> None:
+    """Append all of `data` to an open file, or nothing: a full disk would take a part.
+
+    Raises:
+        OSError: If there is no room for it.
+    """
+    written = os.write(descriptor, data)
+    if written < len(data):
+        end = os.lseek(descriptor, 0, os.SEEK_CUR)
+        if os.fstat(descriptor).st_size == end:  # Nobody has written behind it.
+            os.ftruncate(descriptor, end - written)
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

@@ -3,7 +3,6 @@
 The chief and the launcher append to the same file; each line is one write, so lines never mix.
 """
 
-import errno
 import json
 import os
 import time
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from kdist.errors import EnvironmentFault
+from kdist.records.atomic import append_whole
 from kdist.records.plain import to_plain
 
 
@@ -38,23 +38,13 @@ class EventLog:
         try:
             descriptor = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
             try:
-                _append(descriptor, line.encode("utf-8", "backslashreplace"))
+                append_whole(descriptor, line.encode("utf-8", "backslashreplace"))
             finally:
                 os.close(descriptor)
         except OSError as error:
             raise EnvironmentFault(
                 f"{self._path} cannot be written: {error.strerror or error}."
             ) from error
-
-
-def _append(descriptor: int, line: bytes) -> None:
-    """Write a whole line, or none of it: a full disk would take a part."""
-    written = os.write(descriptor, line)
-    if written < len(line):
-        end = os.lseek(descriptor, 0, os.SEEK_CUR)
-        if os.fstat(descriptor).st_size == end:  # Nobody has written behind it.
-            os.ftruncate(descriptor, end - written)
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 def format_event(event: str, at_s: float, fields: dict[str, Any]) -> str:

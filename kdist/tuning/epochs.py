@@ -59,7 +59,7 @@ class EpochReader:
     def _events(self) -> list[dict[str, Any]]:
         try:
             return read_events(self._folder.events_jsonl)
-        except OSError:
+        except (OSError, ValueError):  # A full disk can spoil a line; the run fails then.
             return []
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from kdist.errors import ConfigError, EnvironmentFault
+from kdist.records.atomic import append_whole
 from kdist.tuning.request import TRIALS
 
 NAME = "search.jsonl"
@@ -21,7 +22,7 @@ _START = "start"
 
 
 class Journal:
-    """Appends entries, each with the time in `at_s`, in one write a line."""
+    """Appends entries, each with the time in `at_s`: a whole line, or none."""
 
     def __init__(self, path: Path, *, clock: Callable[[], float] = time.time) -> None:
         """Remember where to write; a last line that a kill cut off is ended by the first write."""
@@ -45,13 +46,15 @@ class Journal:
             try:
                 if not self._is_checked:
                     _drop_cut_line(descriptor)
-                    self._is_checked = True
-                os.write(descriptor, line.encode("utf-8", "backslashreplace"))
+                self._is_checked = False  # Until the whole line is there.
+                append_whole(descriptor, line.encode("utf-8", "backslashreplace"))
+                self._is_checked = True
             finally:
                 os.close(descriptor)
         except OSError as error:
             raise EnvironmentFault(
-                f"{self._path} cannot be written: {error.strerror or error}."
+                f"{self._path} cannot be written: {error.strerror or error}. "
+                "Check the space and the permissions there."
             ) from error
         return _located(json.loads(line), self._folder)
 

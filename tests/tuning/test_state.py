@@ -1,10 +1,11 @@
 """What a journal's entries come to: trials, scores, the best one."""
 
 import json
+import os
 
 import pytest
 
-from kdist.errors import ConfigError
+from kdist.errors import ConfigError, EnvironmentFault
 from kdist.tuning.journal import Journal, read_journal
 from kdist.tuning.objective import Objective
 from kdist.tuning.trials import COMPLETED, FAILED, RUNNING
@@ -119,6 +120,20 @@ def test_a_line_that_a_kill_cut_off_is_left_out_and_does_not_spoil_the_next(tmp_
         file.write('{"do": "create", "id": "00')
     assert [entry["do"] for entry in read_journal(path)] == ["begin"]
     Journal(path).write("go_on")
+    assert [entry["do"] for entry in read_journal(path)] == ["begin", "go_on"]
+
+
+def test_a_disk_that_takes_a_part_of_a_line_is_told_and_spoils_nothing(tmp_path, monkeypatch):
+    path = tmp_path / "search.jsonl"
+    journal = Journal(path)
+    journal.write("begin", settings={})
+    write = os.write
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "write", lambda descriptor, data: write(descriptor, data[:9]))
+        with pytest.raises(EnvironmentFault, match="cannot be written: No space left"):
+            journal.write("create", id="0000")
+    assert [entry["do"] for entry in read_journal(path)] == ["begin"]
+    journal.write("go_on")
     assert [entry["do"] for entry in read_journal(path)] == ["begin", "go_on"]
 
 
