@@ -5,7 +5,7 @@ from pathlib import Path
 
 from kdist.config.schema import Config
 from kdist.config.space import Hyperparameter
-from kdist.errors import KdistError
+from kdist.errors import EnvironmentFault, KdistError
 from kdist.records.resumption import AUTO
 from kdist.records.run_folder import RunFolder
 from kdist.tuning.desk import FAIL, PRUNE, Assignment, Desk, Verdict
@@ -121,8 +121,8 @@ class Slot:
         try:
             self._run = TrialRun(self._compose(order), self._wake, goes_on=interrupted is not None)
         except KdistError as error:
-            self._finish()
-            self._desk.failed(assignment.trial, str(error))
+            is_machines = isinstance(error, EnvironmentFault)
+            self._fail(assignment, run_dir, str(error), is_machines_fault=is_machines)
             return
         self._desk.started(
             assignment.trial, self._execution, str(run_dir), assignment.initial_epoch, self._tuner
@@ -162,10 +162,29 @@ class Slot:
         elif verdict is not None and verdict.action == PRUNE and run.is_stopped:
             self._finish()
             self._desk.completed(assignment.trial, verdict.reason)
+        elif verdict is not None and verdict.action == FAIL and verdict.reason is not None:
+            self._fail(assignment, run.run_dir, verdict.reason)
         else:
-            self._finish()
-            reason = verdict.reason if verdict and verdict.action == FAIL else None
-            self._desk.failed(assignment.trial, reason or run.reason)
+            is_machines = run.is_machines_fault
+            self._fail(assignment, run.run_dir, run.reason, is_machines_fault=is_machines)
+
+    def _fail(
+        self, assignment: Assignment, run_dir: Path, reason: str, *, is_machines_fault: bool = False
+    ) -> None:
+        """Tell that a run failed; a fault of the machine says nothing about the values.
+
+        Raises:
+            EnvironmentFault: If it is one, and running the trial anew would lose what it has, or
+                was tried already. The trial stays unfinished.
+        """
+        self._finish()
+        has_retry = assignment.attempt < self._config.tuner.max_retries
+        if is_machines_fault and (self._checkpoints_of(str(run_dir)) or not has_retry):
+            raise EnvironmentFault(
+                f"Trial {assignment.trial} cannot go on: {reason} Then start the same command "
+                "again, which goes on with it."
+            )
+        self._desk.failed(assignment.trial, reason)
 
     def _finish(self) -> None:
         self._assignment = self._run = None

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from kdist import config as kdist_config
-from kdist.errors import KdistError
+from kdist.errors import EnvironmentFault, KdistError
 from kdist.launch.local import LocalRun, run_tasks
 from kdist.launch.request import TaskRequest
 from kdist.launch.signals import SignalInbox
@@ -18,6 +18,7 @@ from kdist.tuning.epochs import EpochReader, Epochs
 
 _LOCK_DEADLINE_S = 15.0
 _LOCK_POLL_S = 0.1
+_MACHINES_FAULTS = (EnvironmentFault.__name__, "CheckpointWriteError")
 _STOPPED_CODES = (128 + signal.SIGINT, 128 + signal.SIGTERM)
 
 
@@ -72,6 +73,14 @@ class TrialRun:
     def is_stopped(self) -> bool:
         """Whether it ended because of `stop`, with a checkpoint."""
         return self._ended is not None and self._ended.exit_code in _STOPPED_CODES
+
+    @property
+    def is_machines_fault(self) -> bool:
+        """Whether it failed for what the machine lacks, such as space on a disk."""
+        if self._error is not None:
+            return isinstance(self._error, EnvironmentFault)
+        cause = None if self._ended is None else self._ended.cause
+        return cause is not None and cause.type in _MACHINES_FAULTS
 
     @property
     def reason(self) -> str:

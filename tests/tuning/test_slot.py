@@ -9,7 +9,7 @@ import pytest
 from kdist.cluster.spec import ClusterSpec
 from kdist.cluster.task import Task, TaskType
 from kdist.config.schema import CheckpointConfig, Config, TunerConfig
-from kdist.errors import ConfigError
+from kdist.errors import ConfigError, EnvironmentFault
 from kdist.launch.local import LocalRun
 from kdist.launch.policy import Cause
 from kdist.launch.request import TaskRequest
@@ -183,6 +183,34 @@ def test_a_signal_leaves_running_trials_for_later(search, runs):
     state = search(max_trials=3, stop_when=lambda trial: trial.id == "0001" and trial.curve(LOSS))
     assert [t.status for t in state.trials.values()] == ["completed", "running"]
     assert not state.trials["0001"].failures
+
+
+FULL = "model.keras cannot be written: No space left on device. Check the space there."
+
+
+@pytest.mark.parametrize("kind", ["EnvironmentFault", "CheckpointWriteError"])
+def test_a_fault_of_the_machine_leaves_the_trial_unfinished(search, runs, kind):
+    runs.causes = {"0001": Cause(task=CHIEF, type=kind, message=FULL, exit_code=1)}
+    with pytest.raises(EnvironmentFault, match=r"Trial 0001 cannot go on: .*No space left"):
+        search(max_trials=3)
+    runs.causes.clear()
+    state = search(max_trials=3)
+    assert [t.status for t in state.trials.values()] == ["completed"] * 3
+    assert runs.started == ["0000", "0001", "0001", "0002"]
+
+
+@pytest.mark.parametrize(("has_checkpoint", "names"), [(False, ["0000", "0000-retry1"]),
+                                                       (True, ["0000"])])  # fmt: skip
+def test_a_fault_of_the_machine_is_worth_a_retry_where_that_loses_nothing(
+    search, runs, tmp_path, has_checkpoint, names
+):
+    fault = Cause(task=CHIEF, type="EnvironmentFault", message=FULL, exit_code=2)
+    runs.causes = {"0000": fault, "0000-retry1": fault}
+    if has_checkpoint:
+        (tmp_path / "trials" / "0000" / "checkpoints").mkdir(parents=True)
+    with pytest.raises(EnvironmentFault):
+        search(max_trials=3, max_retries=1)
+    assert runs.started == names
 
 
 def test_a_copy_of_a_search_goes_on_in_its_own_folder(search, runs, tmp_path):
