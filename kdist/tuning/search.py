@@ -85,6 +85,8 @@ class Search:
             book = Book(self._config, self._objective, chooser, journal, state, on_change)
             with self._concluded(state, results, console):
                 self._carry_out(book, folder.path, console)
+                if self._stop.first is not None:
+                    state.apply(journal.write("stop"))  # So long have its trials run.
         return 128 + self._stop.first if self._stop.first is not None else 0
 
     def _carry_out(self, book: Book, search_dir: Path, console: SearchConsole) -> None:

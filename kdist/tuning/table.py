@@ -62,14 +62,14 @@ def line_of(trial: Trial, state: SearchState, objective: Objective, now_s: float
     best = state.best(objective)
     value = trial.score if trial.score is not None else trial.best_point(objective)[0]
     seconds = trial.seconds
-    if seconds is None and trial.started_at_s is not None:
-        seconds = now_s - trial.started_at_s
+    if seconds is None and trial.work_time.has_begun:
+        seconds = trial.work_time.until(now_s)
     return Line(
         id=trial.id,
         status=trial.status,
         objective="" if value is None else metric_text(value),
         epoch=f"{epochs_of(trial)}/{trial.epochs}",
-        seconds="" if seconds is None else duration_text(max(0.0, seconds)),
+        seconds="" if seconds is None else duration_text(seconds),
         values=values_text(trial.values),
         is_best=best is trial,
     )

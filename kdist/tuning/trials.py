@@ -7,6 +7,7 @@ from typing import Any
 
 from kdist.errors import ConfigError
 from kdist.tuning.objective import Objective
+from kdist.tuning.work_time import WorkTime
 
 RUNNING = "running"
 COMPLETED = "completed"
@@ -44,8 +45,8 @@ class Trial:
         executions: Its runs, by number from 1; of the latest attempt.
         score: The objective at its best epoch; for a trial that completed or was pruned.
         best_epoch: That epoch.
-        started_at_s: When it began, in seconds since the epoch.
-        seconds: How long it took, all attempts together.
+        work_time: How long something of it ran, all attempts together.
+        seconds: The same, once it has ended.
         tuner: Who runs it.
     """
 
@@ -61,7 +62,7 @@ class Trial:
     executions: dict[int, Execution] = field(default_factory=dict)
     score: float | None = None
     best_epoch: int | None = None
-    started_at_s: float | None = None
+    work_time: WorkTime = field(default_factory=WorkTime)
     seconds: float | None = None
     tuner: str | None = None
 
@@ -100,6 +101,7 @@ class SearchState:
     seed: int = 0
     trials: dict[str, Trial] = field(default_factory=dict)
     over: str | None = None
+    heard_s: float | None = None  # When anything was written last.
 
     @classmethod
     def of(cls, entries: Iterable[Entry]) -> "SearchState":
@@ -128,6 +130,8 @@ class SearchState:
             self.seed = entry["seed"]
         elif kind == "go_on":
             self.over = None
+            for trial in self.with_status(RUNNING):
+                trial.work_time.pause(self.heard_s)
         elif kind == "over":
             self.over = entry["reason"]
         elif kind == "create":
@@ -135,6 +139,7 @@ class SearchState:
             self.trials[entry["id"]] = Trial(**{name: entry[name] for name in names})
         elif "id" in entry:
             _APPLY[kind](self.trials[entry["id"]], entry)
+        self.heard_s = entry.get("at_s", self.heard_s)
 
     def best(self, objective: Objective) -> Trial | None:
         """Return the best trial, the earliest of equals."""
@@ -168,22 +173,27 @@ def _apply_start(trial: Trial, entry: Entry) -> None:
     kept = {e: m for e, m in known.epochs.items() if e <= entry["epoch"]} if known else {}
     trial.executions[entry["execution"]] = Execution(entry["run_dir"], kept)
     trial.tuner = entry.get("tuner")
-    trial.started_at_s = trial.started_at_s or entry["at_s"]
+    if known is not None and not known.is_done:
+        trial.work_time.pause()  # Its tuner was lost; nobody knows when.
+    trial.work_time.begin(entry["at_s"])
 
 
 def _apply_epoch(trial: Trial, entry: Entry) -> None:
     metrics = {name: _number(value) for name, value in entry["metrics"].items()}
     trial.executions[entry["execution"]].epochs[entry["epoch"]] = metrics
+    trial.work_time.hear(entry["at_s"])
 
 
 def _apply_ran(trial: Trial, entry: Entry) -> None:
     trial.executions[entry["execution"]].is_done = True
+    trial.work_time.hear(entry["at_s"])
 
 
 def _apply_retry(trial: Trial, entry: Entry) -> None:
     trial.failures.append(entry["reason"])
     trial.failed_dirs += [execution.run_dir for execution in trial.executions.values()]
     trial.executions.clear()
+    trial.work_time.pause(entry["at_s"])
 
 
 def _apply_end(trial: Trial, entry: Entry) -> None:
@@ -191,7 +201,8 @@ def _apply_end(trial: Trial, entry: Entry) -> None:
     trial.reason = entry["reason"]
     trial.score = entry["score"]
     trial.best_epoch = entry["best_epoch"]
-    trial.seconds = entry["at_s"] - (trial.started_at_s or entry["at_s"])
+    trial.work_time.pause(entry["at_s"])
+    trial.seconds = trial.work_time.ended_s
 
 
 _APPLY = {

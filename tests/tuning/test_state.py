@@ -6,8 +6,10 @@ import os
 import pytest
 
 from kdist.errors import ConfigError, EnvironmentFault
+from kdist.training.report.formats import duration_text
 from kdist.tuning.journal import Journal, read_journal
 from kdist.tuning.objective import Objective
+from kdist.tuning.table import line_of
 from kdist.tuning.trials import COMPLETED, FAILED, RUNNING
 
 from .entries import create, end, epoch, start, state
@@ -61,9 +63,36 @@ def test_the_best_trial_is_the_earliest_of_equals_and_never_a_failed_one():
     assert state(create("0")).best(LOSS) is None
 
 
-def test_seconds_run_from_the_first_start():
-    trial = state(create("0"), start("0"), start("0", 2, at_s=14.0), end("0", COMPLETED, 1.0))
-    assert trial.trials["0"].seconds == pytest.approx(5.5)
+RETRY = {"do": "retry", "id": "0", "reason": "was killed"}
+
+
+def after(entry, at_s):
+    return {**entry, "at_s": at_s}
+
+
+@pytest.mark.parametrize(
+    ("between", "seconds"),
+    [
+        ([start("0", 2, at_s=14.0)], 5.5),
+        ([after(RETRY, 11.0), start("0", at_s=15.0)], 1.5),
+        ([after({"do": "stop"}, 12.0), after({"do": "go_on"}, 14.0), start("0", at_s=15.0)], 2.5),
+        ([epoch("0", 1, 0.5), after({"do": "go_on"}, 14.0), start("0", at_s=15.0)], 1.5),
+        ([epoch("0", 1, 0.5), start("0", at_s=15.0)], 1.5),
+    ],
+    ids=["two runs", "a retry", "a stop", "a search that was killed", "a tuner that was lost"],
+)
+def test_the_seconds_of_a_trial_are_those_in_which_it_ran(between, seconds):
+    trial = state(create("0"), start("0"), *between, end("0", COMPLETED, 1.0)).trials["0"]
+    assert trial.seconds == pytest.approx(seconds)
+
+
+def test_a_trial_that_waits_does_not_grow_older():
+    entries = [create("0"), start("0"), epoch("0", 1, 0.5)]
+    running = state(*entries).trials["0"]
+    assert line_of(running, state(*entries), LOSS, 15.0).seconds == duration_text(5.0)
+    entries += [after({"do": "go_on"}, 14.0)]
+    waiting = state(*entries).trials["0"]
+    assert line_of(waiting, state(*entries), LOSS, 15.0).seconds == duration_text(1.0)
 
 
 def test_failures_in_a_row_end_with_a_trial_that_came_to_an_end():
