@@ -2,10 +2,13 @@
 
 import io
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from kdist.config.space import Hyperparameter
 from kdist.records.atomic import replacing
+from kdist.tuning.axes import Axis, axis_of, spans_decades
 from kdist.tuning.objective import Objective
 from kdist.tuning.table import value_names
 from kdist.tuning.trials import FAILED, SCORED, SearchState, Trial
@@ -14,12 +17,15 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 _POINT, _BEST, _FAILED = "#3b6fb6", "#d1662b", "#b00020"
-_LOG_FROM = 50.0
 _MAX_PANELS = 12
+_FEW_DECADES = 200.0  # On so wide an axis three ticks a decade find room.
+_WIDE_LABELS = 30  # Characters that fit below a panel side by side.
 
 
-def draw_search(state: SearchState, objective: Objective, path: Path) -> bool:
-    """Draw a search; return whether there was anything to draw.
+def draw_search(
+    state: SearchState, objective: Objective, space: Sequence[Hyperparameter], path: Path
+) -> bool:
+    """Draw a search over `space`; return whether there was anything to draw.
 
     Raises:
         EnvironmentFault: If the file cannot be written.
@@ -40,9 +46,11 @@ def draw_search(state: SearchState, objective: Objective, path: Path) -> bool:
     canvas = FigureCanvasAgg(figure)
     grid = [axes for row in figure.subplots(num_rows, num_columns, squeeze=False) for axes in row]
     best = state.best(objective)
+    entries = {entry.key: entry for entry in space}
     _draw_over_trials(grid[0], state, trials, objective)
     for axes, name in zip(grid[1:], names, strict=False):
-        _draw_against(axes, trials, name, best)
+        axis = axis_of(_values(trials, name), entries.get(name))
+        _draw_against(axes, trials, name, axis, best)
     for axes in grid:
         if axes in grid[num_panels:]:
             axes.set_axis_off()
@@ -51,7 +59,7 @@ def draw_search(state: SearchState, objective: Objective, path: Path) -> bool:
         axes.grid(True, color="#e3e3e3", linewidth=0.8)
         axes.set_axisbelow(True)
         axes.spines[["top", "right"]].set_visible(False)
-        if _is_log([trial.score or 0.0 for trial in trials]):
+        if spans_decades([trial.score or 0.0 for trial in trials]):
             axes.set_yscale("log")
     heading = f"best: trial {best.id}, {objective.name} {best.score:.5g}" if best else ""
     figure.suptitle(_escaped(heading), fontsize=11)
@@ -83,30 +91,43 @@ def _draw_over_trials(
     axes.legend(frameon=False, fontsize=8)
 
 
-def _draw_against(axes: "Axes", trials: list[Trial], name: str, best: Trial | None) -> None:
+def _draw_against(
+    axes: "Axes", trials: list[Trial], name: str, axis: Axis, best: Trial | None
+) -> None:
     having = [trial for trial in trials if name in trial.values]
-    values = _values(trials, name)
-    is_number = all(
-        isinstance(value, int | float) and not isinstance(value, bool) for value in values
-    )
-    xs: list[Any] = values if is_number else [_escaped(str(value)) for value in values]
+    xs = [axis.place_of(trial.values[name]) for trial in having]
     axes.plot(xs, [trial.score or 0.0 for trial in having], "o", color=_POINT, markersize=5)
     if best is not None and name in best.values:
-        x = best.values[name] if is_number else _escaped(str(best.values[name]))
+        x = axis.place_of(best.values[name])
         axes.plot(
             [x], [best.score or 0.0], "*", color=_BEST, markersize=13, markeredgecolor="white"
         )
-    if is_number and _is_log([float(value) for value in values]):
-        axes.set_xscale("log")
+    _scale(axes, axis)
     axes.set_xlabel(_escaped(name))
+
+
+def _scale(axes: "Axes", axis: Axis) -> None:
+    from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
+
+    if axis.labels is not None:
+        axes.set_xticks(range(len(axis.labels)), [_escaped(label) for label in axis.labels])
+        axes.set_xlim(-0.5, len(axis.labels) - 0.5)
+        if len("  ".join(axis.labels)) > _WIDE_LABELS:
+            axes.tick_params("x", labelrotation=30)
+    elif axis.is_log:
+        axes.set_xscale("log")
+        least, most = axes.get_xlim()
+        if most < _FEW_DECADES * least:
+            axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+            axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:g}"))
+            axes.xaxis.set_minor_formatter(NullFormatter())
+            axes.tick_params("x", labelsize=8)
+    elif axis.is_whole:
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
 
 
 def _values(trials: list[Trial], name: str) -> list[Any]:
     return [trial.values[name] for trial in trials if name in trial.values]
-
-
-def _is_log(values: list[float]) -> bool:
-    return bool(values) and 0 < min(values) * _LOG_FROM < max(values)
 
 
 def _escaped(text: str) -> str:

@@ -16,6 +16,7 @@ from kdist.records.atomic import write_text_atomically
 from kdist.records.result import blank_result, read_result, write_result
 from kdist.records.run_folder import RunFolder
 from kdist.tuning.objective import Objective
+from kdist.tuning.orders import space_of
 from kdist.tuning.picture import draw_search
 from kdist.tuning.table import render_csv
 from kdist.tuning.trials import FAILED, PRUNED, RUNNING, SearchState, Trial
@@ -76,7 +77,8 @@ class SearchResults:
             EnvironmentFault: If a file cannot be written.
         """
         self.update()
-        draw_search(self._state, self._objective, self._folder.path / "search.png")
+        space, picture = space_of(self._config), self._folder.path / "search.png"
+        draw_search(self._state, self._objective, space, picture)
         best = self._state.best(self._objective)
         run_dir = best.best_run_dir(self._objective) if best else None
         known: dict[str, Any] = {}
