@@ -1,5 +1,6 @@
 """A user's Keras Tuner hypermodel as the model function of a run."""
 
+import contextlib
 import inspect
 from collections.abc import Mapping
 from typing import Any
@@ -25,6 +26,26 @@ def build(hypermodel: str, values: Mapping[str, Any], arguments: Mapping[str, An
     hyperparameters = keras_tuner.HyperParameters()
     hyperparameters.values = dict(values)
     return make(TargetConfig(target=hypermodel, arguments=dict(arguments))).build(hyperparameters)
+
+
+def unsearched(hypermodel: keras_tuner.HyperModel, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the hyperparameters that a trial's model uses and the search does not know.
+
+    The oracle knows what it has met while it explored the hypermodel; anything else keeps its
+    default in all trials.
+
+    Args:
+        hypermodel: It is built here, as the trial will build it.
+        values: The trial's.
+
+    Returns:
+        Their defaults by name; none where the model cannot be built, which the trial will tell.
+    """
+    hyperparameters = keras_tuner.HyperParameters()
+    hyperparameters.values = dict(values)
+    with contextlib.suppress(Exception):
+        hypermodel.build(hyperparameters)
+    return {name: used for name, used in hyperparameters.values.items() if name not in values}
 
 
 def make(section: TargetConfig) -> keras_tuner.HyperModel:

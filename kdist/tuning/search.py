@@ -23,7 +23,7 @@ from kdist.tuning.request import TRIALS, SearchRequest
 from kdist.tuning.results import SearchResults
 from kdist.tuning.serving import serve
 from kdist.tuning.slot import make_slots
-from kdist.tuning.texts import summary_text
+from kdist.tuning.texts import summary_text, unsearched_text
 from kdist.tuning.trials import RUNNING, SearchState, Trial
 
 _LOCK_DEADLINE_S = 15.0
@@ -40,6 +40,7 @@ class Search:
         self._wake = wake
         self._config = kdist_config.load(request.config)
         self._space = space_of(self._config)
+        self._unsearched: set[str] = set()
         tuner = self._config.tuner
         self._objective = Objective.of(tuner.objective, tuner.direction)
 
@@ -78,6 +79,8 @@ class Search:
                     name = "trial_started" if is_new else "trial_ended"
                     events.write(name, trial=trial.id, status=trial.status, objective=trial.score)
                     statuses[trial.id] = trial.status
+                    if is_new:
+                        self._warn_of_unsearched(hypermodel, trial, console)
                     if trial.status != RUNNING:
                         results.update()
                 console.changed(trial)
@@ -172,6 +175,17 @@ class Search:
         # Its model is built here to be explored; accelerators are for trials.
         runtime.configure(num_devices=1, accelerators=(), seed=0, deterministic=False)
         return hypermodels.make(section)
+
+    def _warn_of_unsearched(self, hypermodel: Any, trial: Trial, console: SearchConsole) -> None:
+        """Name the hyperparameters of a new trial that are searched nowhere, each once."""
+        if hypermodel is None:
+            return
+        from kdist.tuning.hypermodel import unsearched
+
+        for name, default in unsearched(hypermodel, trial.values).items():
+            if name not in self._unsearched:
+                console.say(unsearched_text(trial.id, name, default))
+                self._unsearched.add(name)
 
     def _chooser(self, state: SearchState, search_dir: Path, hypermodel: Any):
         from kdist.tuning.oracles import make_chooser

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from kdist.config.rules import HYPERBAND
 from kdist.config.schema import Config
@@ -68,6 +69,16 @@ def finished_text(
         found = f"best {objective.name} {best.score:.6g} (trial {best.id})"
     more = " Raise tuner.max_trials for more." if state.over == MAX_TRIALS else ""
     return f"This search is finished: {num} trials{failed}, {found}.{more} See {search_dir}.\n"
+
+
+def unsearched_text(trial: str, name: str, default: Any) -> str:
+    """Return the warning of a hyperparameter that only some of a hypermodel's builds declare."""
+    return (
+        f"Warning: trial {trial} uses the hyperparameter {name}, which is not searched: it is "
+        f"{default} in every trial, for no build declared it while the hypermodel was explored. "
+        "Declare it outside of Python's `if` and `for`, or with hp.conditional_scope around them "
+        "(docs/searches.md)."
+    )
 
 
 def summary_text(state: SearchState, objective: Objective) -> str:

@@ -35,6 +35,15 @@ class Widths(keras_tuner.HyperModel):
         return keras.Sequential([keras.Input((3,)), *layers])
 
 
+def build_grown(hp):
+    layers = [keras.layers.Dense(hp.Int(f"width{at}", 1, 4)) for at in range(hp.Int("depth", 1, 3))]
+    return keras.Sequential([keras.Input((3,)), *layers])
+
+
+def build_broken(hp):
+    raise RuntimeError("not for these values")
+
+
 class TrainsByItself(Widths):
     def fit(self, hp, model, *args, **kwargs):
         return None
@@ -50,6 +59,7 @@ def _importable(monkeypatch):
     module.__dict__.update(
         Widths=Widths, TrainsByItself=TrainsByItself, build_narrow=build_narrow, number=3
     )
+    module.__dict__.update(build_grown=build_grown, build_broken=build_broken)
     monkeypatch.setitem(sys.modules, "my_hypermodels", module)
 
 
@@ -118,3 +128,17 @@ def test_a_search_that_is_refused_leaves_no_folder(tmp_path, monkeypatch):
     with pytest.raises(ConfigError, match=r"must be a keras_tuner\.HyperModel"):
         Search(request, link=None, stop=None, wake=None).run()
     assert not (tmp_path / "search").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "found"),
+    [
+        ("build_grown", {"depth": 1, "width0": 3}, {}),
+        ("build_grown", {"depth": 3, "width0": 3}, {"width1": 1, "width2": 1}),
+        ("Widths", {"depth": 1, "width": 2}, {}),
+        ("Widths", {"depth": 2, "width": 2, "second": 6, "optimizer.learning_rate": 0.1}, {}),
+        ("build_broken", {}, {}),
+    ],
+)
+def test_hyperparameters_that_only_some_builds_declare_are_noticed(name, values, found):
+    assert hypermodel.unsearched(hypermodel.make(section(name)), values) == found

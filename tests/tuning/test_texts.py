@@ -12,7 +12,7 @@ from kdist.tuning.orders import run_name, run_settings, space_of, split_values
 from kdist.tuning.role import LOCAL, Role, read_role
 from kdist.tuning.settings import describe_changes, settings_of
 from kdist.tuning.table import line_of, render_csv
-from kdist.tuning.texts import finished_text, plan_text
+from kdist.tuning.texts import finished_text, plan_text, unsearched_text
 from kdist.tuning.trials import SearchState
 
 from .entries import create, end, epoch, start, state
@@ -131,3 +131,9 @@ def test_values_of_a_hypermodel_are_those_that_are_no_keys():
 
 def test_an_empty_state_has_a_table():
     assert render_csv(SearchState(), LOSS).startswith("trial,status,objective")
+
+
+def test_a_hyperparameter_that_is_not_searched_is_warned_of_by_name():
+    text = unsearched_text("0002", "extra", 2)
+    assert text.startswith("Warning: trial 0002 uses the hyperparameter extra, which is not search")
+    assert "it is 2 in every trial" in text
