@@ -19,6 +19,7 @@ from kdist.config.rules import BAYESIAN, GRID, HYPERBAND, RANDOM
 from kdist.config.schema import TunerConfig
 from kdist.config.space import Hyperparameter
 from kdist.errors import ConfigError
+from kdist.tuning.exploring import explore
 from kdist.tuning.keras_space import plain_value, to_keras_tuner
 from kdist.tuning.objective import Objective
 from kdist.tuning.trials import FAILED, Entry
@@ -160,6 +161,8 @@ def make_chooser(
         project_name=FOLDER,
         overwrite=True,
     )
+    if hypermodel is not None:
+        explore(oracle, hypermodel, {entry.key for entry in space})
     return Chooser(oracle, space)
 
 

@@ -40,6 +40,13 @@ def build_grown(hp):
     return keras.Sequential([keras.Input((3,)), *layers])
 
 
+def build_by_kind(hp):
+    units = hp.Choice("units", [2, 3])
+    if hp.Choice("kind", ["flat", "wide"]) == "wide" and hp.Boolean("twice"):
+        units *= hp.Int("factor", 2, 4)
+    return keras.Sequential([keras.Input((3,)), keras.layers.Dense(units)])
+
+
 def build_broken(hp):
     raise RuntimeError("not for these values")
 
@@ -60,6 +67,7 @@ def _importable(monkeypatch):
         Widths=Widths, TrainsByItself=TrainsByItself, build_narrow=build_narrow, number=3
     )
     module.__dict__.update(build_grown=build_grown, build_broken=build_broken)
+    module.__dict__.update(build_by_kind=build_by_kind)
     monkeypatch.setitem(sys.modules, "my_hypermodels", module)
 
 
@@ -83,6 +91,33 @@ def test_its_hyperparameters_are_found_conditional_ones_too(tmp_path):
         chooser.end(answer.id, score=1.0, best_epoch=1)
     assert len(found) == 2 + 2 * 2
     assert {"depth": 2, "width": 1, "second": 6} in found
+
+
+@pytest.mark.parametrize(
+    ("name", "names"),
+    [
+        ("build_grown", {"depth", "width0", "width1", "width2"}),
+        ("build_by_kind", {"units", "kind", "twice"}),  # factor takes two values at once.
+    ],
+)
+def test_hyperparameters_that_one_value_brings_are_found(tmp_path, name, names):
+    """Behind a Python loop or `if`, where no conditional scope tells of them."""
+    chooser = make_chooser(
+        TunerConfig(name="random"),
+        (),
+        Objective("loss", "min"),
+        seed=0,
+        max_epochs=1,
+        search_dir=tmp_path,
+        hypermodel=hypermodel.make(section(name)),
+    )
+    found = []
+    for _ in range(6):
+        answer = chooser.ask()
+        found.append(answer.values)
+        chooser.end(answer.id, score=1.0, best_epoch=1)
+    assert all(values.keys() == names for values in found)
+    assert len({tuple(values.values()) for values in found}) == 6
 
 
 @pytest.mark.parametrize(
