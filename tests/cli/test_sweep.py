@@ -52,6 +52,16 @@ def test_every_job_is_asked_for_what_a_run_of_its_own_is(jobs, sweep, monkeypatc
         (["sweep.devices_per_job=0"], "sweep.devices_per_job must be at least 1"),
         (["+tuner=random", "seed=1,2"], "A search makes its own runs"),
         (["sweep.fail_fast=3"], "sweep.fail_fast must be true or false"),
+        (["model=glob(z*)"], "model has no option that the glob matches. Received: model=glob(z*)"),
+        (["seed=glob(*)"], "glob(...) stands for options of a group, and seed is none."),
+        (["seed=range(0,3,0)"], "seed has a range whose step is 0: it never ends. Received: seed="),
+        (["seed=range(0.0,3,0)"], "seed has a range whose step is 0"),
+        (["seed=range(1,1)", "epochs=1,2"], "seed has no values, so there is nothing to run."),
+        (["seed=range(0,1,nan)"], "Received: seed=range(0,1,nan)"),
+        (["seed=range(0,10000000)"], "Received: more than 10,000, by seed=range(0,10000000)."),
+        (["seed=shuffle(range(0,inf))"], "A sweep has at most 10,000 jobs."),
+        (["seed=range(0,200)", "epochs=range(1,101)"], "Received: 20,000, by epochs=range(1,101)"),
+        (["seed=1,2", f"hydra.sweep.subdir={'z' * 256}"], "hydra.sweep.dir names a place that"),
     ],
 )
 def test_what_cannot_run_is_refused_before_the_first_job(jobs, sweep, tmp_path, argv, said):
@@ -60,6 +70,23 @@ def test_what_cannot_run_is_refused_before_the_first_job(jobs, sweep, tmp_path, 
     assert said in stderr
     assert jobs.requests == []
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_glob_stands_for_the_options_of_a_group(jobs, sweep):
+    assert sweep("model=glob(*)", "+experiment=glob(digits_ps)")[0] == 0
+    assert [row["model"] for row in rows()] == ["cnn", "mlp"]
+    assert jobs.values("model", "_target_") == ["kdist.models.cnn", "kdist.models.mlp"]
+
+
+def test_a_large_sweep_says_that_it_checks_its_jobs(jobs, sweep, monkeypatch):
+    assert sweep("seed=range(0,3)", "command=plan")[2] == ""
+    monkeypatch.setattr(sweep_module, "_MANY_JOBS", 3)
+    monkeypatch.setattr(sweep_module, "_SAY_EVERY", 2)
+    assert sweep("seed=range(0,5)", "command=plan")[2].splitlines() == [
+        "Checking 5 jobs before the first starts.",
+        "Checking 5 jobs before the first starts, 2 done.",
+        "Checking 5 jobs before the first starts, 4 done.",
+    ]
 
 
 def test_tf_config_is_refused(jobs, sweep, monkeypatch):

@@ -85,3 +85,8 @@ def test_what_optuna_cannot_do_is_refused(jobs, sweep, tmp_path, argv, said):
     assert (code, jobs.requests) == (2, [])
     assert said in stderr
     assert list(tmp_path.iterdir()) == []
+
+
+def test_optuna_chooses_among_the_options_that_a_glob_matches(jobs, sweep):
+    assert sweep(*optuna(4, "model=glob(*)"))[0] == 0
+    assert {row["model"] for row in rows()} <= {"cnn", "mlp"}

@@ -5,7 +5,8 @@ from collections.abc import MutableMapping
 
 from kdist.cli.arguments import CommandLine
 from kdist.cli.reporting import report, say
-from kdist.cli.sweep.composing import GRID, SweepPlan, grid, planned_sweep
+from kdist.cli.sweep.composing import GRID, SweepPlan, planned_sweep
+from kdist.cli.sweep.grid import grid
 from kdist.cli.sweep.jobs import NOT_STARTED
 from kdist.cli.sweep.sweep import Sweep, SweepEnded
 from kdist.cli.sweep.table import render_table

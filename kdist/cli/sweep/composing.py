@@ -1,6 +1,5 @@
 """The configurations of a sweep, composed by Hydra: its own, and one for each job."""
 
-import itertools
 import warnings
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -147,29 +146,6 @@ def planned_sweep(line: CommandLine) -> Iterator[SweepPlan]:
             settings=reading.read(SweepConfig, section, "sweep"),
             typed=tuple(parse_overrides(overrides)),
         )
-
-
-def grid(plan: SweepPlan) -> list[list[str]]:
-    """Return the overrides of every combination of values.
-
-    Raises:
-        ConfigError: If something varies that has no list of values.
-    """
-    params = plan.tree.hydra.sweeper.get("params") or {}
-    asked = [*(f"{key}={value}" for key, value in params.items()), *plan.arguments]
-    choices: dict[str, list[str]] = {}
-    for override in parse_overrides(asked):
-        key = override.get_key_element()
-        if override.is_sweep_override() and not override.is_discrete_sweep():
-            raise ConfigError(
-                f"{key} needs a list of values. Received: {override.input_line}. Write {key}=a,b, "
-                "or take a sweeper that chooses by itself: hydra/sweeper=optuna."
-            )
-        if override.is_sweep_override():
-            choices[key] = [f"{key}={value}" for value in override.sweep_string_iterator()]
-        else:
-            choices[key] = [str(override.input_line)]
-    return [list(job) for job in itertools.product(*choices.values())]
 
 
 def compose_job(plan: SweepPlan, overrides: Sequence[str], number: int, folder: Path) -> SweepJob:

@@ -13,6 +13,7 @@ from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig, open_dict, read_write
 
 from kdist.cli.sweep.composing import SweepPlan
+from kdist.cli.sweep.grid import without_globs
 from kdist.cli.sweep.jobs import Outcome
 from kdist.cli.sweep.sweep import Sweep, SweepEnded
 from kdist.errors import ConfigError, KdistError, TrainingError
@@ -70,12 +71,13 @@ def run_sweeper(plan: SweepPlan, sweep: Sweep) -> None:
         )
     logging.getLogger("hydra_plugins").setLevel(logging.CRITICAL)  # Failures have been told.
     context = HydraContext(config_loader=plan.loader, callbacks=Callbacks(config))
+    arguments = without_globs(plan.arguments, plan.loader)
     try:
         with _launching_with(SweepLauncher(sweep)):
             chosen = Plugins.instance().instantiate_sweeper(
                 hydra_context=context, task_function=_no_task, config=config
             )
-        chosen.sweep(arguments=plan.arguments)
+        chosen.sweep(arguments=arguments)
     except (KdistError, SweepEnded):
         raise
     except Exception as error:

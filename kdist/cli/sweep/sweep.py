@@ -29,6 +29,9 @@ from kdist.records.atomic import write_text_atomically
 from kdist.records.run_folder import refuse_used
 from kdist.records.sweep_folder import SweepFolder
 
+_MANY_JOBS = 20  # From here on the check takes seconds, and says so.
+_SAY_EVERY = 100  # Jobs.
+
 
 class SweepEnded(Exception):
     """No other job may start: a signal came, or one failed and `sweep.fail_fast` is set."""
@@ -91,11 +94,7 @@ class Sweep:
             ConfigError: If one of the jobs cannot run; then none of them has started.
             SweepEnded: If no other job may start.
         """
-        jobs = [
-            compose_job(self._plan, overrides, first_number + index, self._folder.path)
-            for index, overrides in enumerate(batch)
-        ]
-        self._check(jobs)
+        jobs = self._checked(batch, first_number)
         self._num_jobs = len(jobs) if is_all else None
         self.rows |= {job.number: (job, Outcome(status=NOT_STARTED)) for job in jobs}
         self._pool.run(jobs)
@@ -103,19 +102,19 @@ class Sweep:
             raise SweepEnded
         return [self.rows[job.number][1] for job in jobs]
 
-    def _check(self, jobs: Sequence[SweepJob]) -> None:
-        """Refuse a batch in which some job cannot run, before the first one starts."""
+    def _checked(self, batch: Sequence[Sequence[str]], first_number: int) -> list[SweepJob]:
+        """Compose a batch, and refuse it if some job cannot run, before the first one starts."""
+        jobs: list[SweepJob] = []
         refused: list[tuple[SweepJob, KdistError]] = []
         num_devices = self._devices.most_for_one_job()
-        for job in jobs:
+        for index, overrides in enumerate(batch):
+            if len(batch) >= _MANY_JOBS and index % _SAY_EVERY == 0:
+                done = f", {index} done" if index else ""
+                say(f"Checking {len(batch)} jobs before the first starts{done}.\n", sys.stderr)
+            job = compose_job(self._plan, overrides, first_number + index, self._folder.path)
+            jobs.append(job)
             try:
-                _refuse_search(job)
-                self._prepare(job, num_devices, find_free_ports)
-                if job.trains:
-                    if job.composition.tree.get("resume") == "never":
-                        refuse_used(job.composition.run_dir)
-                    asked = yaml.safe_load(yaml_without_secrets(job.composition.tree))
-                    self._earlier[job.number] = look_at(job.composition.run_dir, asked)
+                self._look_at(job, num_devices)
             except KdistError as error:
                 refused.append((job, error))
         if refused:
@@ -129,6 +128,17 @@ class Sweep:
                 "Each job needs a folder of its own. Received: hydra.sweep.subdir="
                 f"{folders[0].relative_to(self._folder.path)} for several jobs."
             )
+        return jobs
+
+    def _look_at(self, job: SweepJob, num_devices: int) -> None:
+        """Find out whether a job can run, and what is in its folder."""
+        _refuse_search(job)
+        self._prepare(job, num_devices, find_free_ports)
+        if job.trains:
+            if job.composition.tree.get("resume") == "never":
+                refuse_used(job.composition.run_dir)
+            asked = yaml.safe_load(yaml_without_secrets(job.composition.tree))
+            self._earlier[job.number] = look_at(job.composition.run_dir, asked)
 
     def _prepare(self, job: SweepJob, num_devices: int, find_ports: FindPorts) -> PreparedRun:
         HydraConfig.instance().set_config(job.hydra)
