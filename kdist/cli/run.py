@@ -27,6 +27,7 @@ from kdist.launch.plan import FindPorts, LaunchPlan, PlannedTask, build_plan
 from kdist.launch.plan_text import render_plan
 from kdist.launch.ports import find_free_ports
 from kdist.launch.request import Console, NullLink, TaskRequest
+from kdist.records.reach import refuse_unreachable_places
 from kdist.records.resumption import Wish, finished_text, is_finished, seed_of_run
 
 
@@ -109,6 +110,9 @@ def prepare(
             f"A sweep holds runs, and a search is many of them. Received: tuner="
             f"{config.tuner.name} with -m. Start each search by itself."
         )
+    if membership is None or membership.task == membership.spec.chief:
+        key = "hydra.sweep.dir" if composition.line is None else "hydra.run.dir"
+        refuse_unreachable_places(config, composition.run_dir, key=key)
     environ.update(
         prepare_environment(
             environ,

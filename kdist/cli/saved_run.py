@@ -8,6 +8,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from kdist.cli.hydra_errors import explained
 from kdist.config.rules import COMMANDS_ON_A_RUN
 from kdist.errors import ConfigError
+from kdist.records.reach import refuse_unreachable
 from kdist.records.resumption import folder_of
 
 SAVED_NAME = "config.yaml"
@@ -23,6 +24,7 @@ def with_data_of_run(tree: DictConfig, typed_keys: Collection[str]) -> DictConfi
     run = OmegaConf.select(tree, "run", throw_on_resolution_failure=False)
     if not run or tree.get("command") not in COMMANDS_ON_A_RUN:
         return tree
+    refuse_unreachable("run", str(run))
     has_model = not Path(str(run)).is_dir() or (Path(str(run)) / "model.keras").exists()
     saved_file = folder_of(str(run)) / SAVED_NAME
     if not saved_file.is_file() or (has_model and tree.get("command") != "evaluate"):

@@ -10,7 +10,7 @@ from kdist.cli.arguments import parse
 from kdist.cli.composition import compose_run
 from kdist.cli.run import run
 from kdist.cluster.task import TaskType
-from kdist.errors import ConfigError
+from kdist.errors import ConfigError, EnvironmentFault
 
 
 @pytest.fixture
@@ -109,6 +109,16 @@ def test_only_who_makes_the_run_folder_refuses_a_used_one(asked, monkeypatch, tm
     for environ in ({}, environs[0]):
         with pytest.raises(ConfigError, match="already holds a run"):
             asked(*argv, **environ)
+
+
+@pytest.mark.parametrize(
+    "name", ["z" * 256, "z/" * 2050, "z/" * 2040], ids=["part", "path", "rest"]
+)
+@pytest.mark.parametrize("key", ["hydra.run.dir", "init_from", "resume", "run"])
+def test_a_path_that_is_too_long_is_refused_by_its_key(asked, key, name):
+    command = "evaluate" if key == "run" else "train"
+    with pytest.raises(EnvironmentFault, match=f"^{key} names a place that cannot be looked at: F"):
+        asked(f"command={command}", f"{key}=/{name}")
 
 
 def test_evaluate_is_no_task_of_a_cluster(asked):
