@@ -37,6 +37,12 @@ class CommandLine:
     is_sweep: bool = False
     hydra_flags: tuple[str, ...] = ()
 
+    @property
+    def files(self) -> tuple[str, ...]:
+        """The flags that say where configuration files are."""
+        name = ("--config-name", self.config_name) if self.config_name else ()
+        return (*name, "--config-dir", str(self.config_dir)) if self.config_dir else name
+
 
 def parse(argv: Sequence[str]) -> CommandLine:
     """Return the command line as flags and overrides.
@@ -95,6 +101,14 @@ def group_choice(override: str, groups: Collection[str]) -> tuple[str | None, st
     if match is None or match["group"] not in groups:
         return None, ""
     return match["group"], match["option"]
+
+
+def to_train(arguments: Sequence[str]) -> tuple[str, ...]:
+    """Return the arguments of a plan as those of the run that it plans."""
+    plain = {each: each.lstrip("+") for each in arguments}
+    kept = tuple(each for each in arguments if not plain[each].startswith(("command=", "plan.")))
+    is_typed = any(each.startswith("command=") for each in plain.values())
+    return kept if is_typed else (*kept, "command=train")
 
 
 class _Parser(argparse.ArgumentParser):

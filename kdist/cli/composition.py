@@ -29,6 +29,7 @@ class Composition:
         typed_keys: Dotted keys whose values the user typed.
         run_dir: Where the run folder goes.
         is_default_dir: Whether that place was chosen by default, so that another name will do.
+        arguments: What to type for it alone, flags included.
         line: The command line; `None` where Hydra has taken it apart.
     """
 
@@ -36,6 +37,7 @@ class Composition:
     typed_keys: tuple[str, ...]
     run_dir: Path
     is_default_dir: bool
+    arguments: tuple[str, ...] = ()
     line: CommandLine | None = None
 
 
@@ -60,6 +62,7 @@ def compose_run(line: CommandLine) -> Composition:
         typed_keys=typed_keys(parsed),
         run_dir=run_dir,
         is_default_dir=not any(found.key_or_group == "hydra.run.dir" for found in parsed),
+        arguments=(*line.files, *line.overrides),
         line=line,
     )
 

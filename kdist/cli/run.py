@@ -11,6 +11,7 @@ from typing import Any
 from omegaconf import OmegaConf, open_dict
 
 from kdist import config as kdist_config
+from kdist.cli.arguments import to_train
 from kdist.cli.composition import Composition
 from kdist.cli.quiet import hidden_stderr
 from kdist.cli.reporting import answer, say
@@ -59,7 +60,7 @@ def run(composition: Composition, environ: MutableMapping[str, str], *, started_
     prepared = prepare(composition, environ, membership, started_at_s=started_at_s)
     config, plan, requests = prepared.config, prepared.plan, prepared.requests
     if config.command == "plan":
-        answer(render_plan(plan))
+        answer(render_plan(plan, to_train(composition.arguments)))
         if not config.plan.model:
             return 0
         requests = [asked for asked in requests if asked.task == plan.spec.chief]

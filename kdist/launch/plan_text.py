@@ -1,14 +1,21 @@
 """A launch plan as text, for `command=plan`."""
 
 import shlex
+from collections.abc import Sequence
 
 from kdist.cluster.spec import ClusterSpec
 from kdist.cluster.task import TaskType
 from kdist.launch.plan import LaunchPlan, PlannedTask
 
 
-def render_plan(plan: LaunchPlan) -> str:
-    """Return the plan for people: mode, tasks with devices and batch shares, each TF_CONFIG."""
+def render_plan(plan: LaunchPlan, arguments: Sequence[str] | None = None) -> str:
+    """Return the plan for people: mode, tasks with devices and batch shares, commands by hand.
+
+    Args:
+        plan: What was decided.
+        arguments: What `python -m kdist` is to be given for the same run; `None` where no command
+            line is that run.
+    """
     rows = [("task", "address", "devices", "each batch")]
     rows += [_row(plan, task) for task in plan.tasks]
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
@@ -19,13 +26,14 @@ def render_plan(plan: LaunchPlan) -> str:
     lines = [plan.choice.line, f"Mode: {plan.traits.label}", f"Batch: {_batch_line(plan)}"]
     lines += [f"Note: {note}" for note in plan.notes]
     lines += ["", *table]
-    configs = [
-        f"{planned.task}  TF_CONFIG={shlex.quote(planned.tf_config)}"
+    command = shlex.join(["python", "-m", "kdist", *(arguments or ())])
+    by_hand = [
+        f"# {planned.task}\nTF_CONFIG={shlex.quote(planned.tf_config)} {command}"
         for planned in plan.tasks
         if planned.tf_config
     ]
-    if configs:
-        lines += ["", "The same run by hand, one command a task:", *configs]
+    if by_hand and arguments is not None:
+        lines += ["", "The same run by hand, one command a task:", *by_hand]
     return "\n".join(lines) + "\n"
 
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from kdist.cli.arguments import CommandLine, as_hydra_takes_them, parse
+from kdist.cli.arguments import CommandLine, as_hydra_takes_them, parse, to_train
 from kdist.errors import ConfigError
 
 GROUPS = {"strategy": ("mirrored", "ps"), "model": ("cnn", "mlp"), "experiment": ("big",)}
@@ -64,3 +64,15 @@ def test_overrides_in_the_form_that_hydra_accepts(typed, taken):
 def test_a_group_that_a_run_needs_cannot_be_null():
     with pytest.raises(ConfigError, match="cnn, mlp"):
         as_hydra_takes_them(["model=null"], GROUPS)
+
+
+@pytest.mark.parametrize(
+    ("planned", "trained"),
+    [
+        (["command=plan", "+strategy=ps"], ("+strategy=ps",)),
+        (["seed=1", "++command=plan", "plan.model=true"], ("seed=1",)),
+        (["--config-name", "my_plan"], ("--config-name", "my_plan", "command=train")),
+    ],
+)
+def test_the_arguments_of_the_run_that_is_planned(planned, trained):
+    assert to_train(planned) == trained

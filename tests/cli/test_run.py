@@ -78,7 +78,9 @@ def test_a_command_on_a_run_takes_one_process_whatever_the_run_took(asked, tmp_p
 
 def test_plan_starts_nothing_unless_the_model_is_asked_for(asked, capsys):
     assert asked("+strategy=ps", "command=plan") == []
-    assert "Mode: ps" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert "Mode: ps" in shown
+    assert shown.count("}}' python -m kdist hydra.run.dir=/runs/one +strategy=ps\n") == 5
     requests = asked("+strategy=ps", "command=plan", "plan.model=true")
     assert [str(request.task) for request in requests] == ["chief-0"]
 

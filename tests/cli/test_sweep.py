@@ -369,9 +369,11 @@ def test_commands_that_train_nothing_leave_nothing(jobs, sweep, tmp_path):
 
 
 def test_a_plan_of_every_job_starts_none(jobs, sweep, tmp_path):
-    code, stdout, _ = sweep(*side_by_side(2), "command=plan", "strategy=single,ps")
+    code, stdout, _ = sweep(*side_by_side(2), "command=plan", "strategy=single,ps", "seed=1,2")
     assert (code, jobs.requests) == (0, [])
     assert "Mode: single" in stdout and "Mode: ps" in stdout
+    one = f"python -m kdist {' '.join(SMALL[:-1])} strategy=ps seed=2\n"
+    assert stdout.count(one) == 5
     assert list(tmp_path.iterdir()) == []
 
 

@@ -36,7 +36,8 @@ def member(task_type, index=0, **nums):
 
 
 def test_the_plan_of_parameter_servers_as_text():
-    text = render_plan(plan_of("ps", cluster={"workers": 2, "ps": 1}, data={"batch_size": 32}))
+    plan = plan_of("ps", cluster={"workers": 2, "ps": 1}, data={"batch_size": 32})
+    text = render_plan(plan, ["+strategy=ps", "++model.name='a b'"])
     cluster = (
         '{"cluster": {"chief": ["127.0.0.1:4000"], "worker": ["127.0.0.1:4001", "127.0.0.1:4002"],'
         ' "ps": ["127.0.0.1:4003"]}, "task": {"type": "TYPE", "index": INDEX}}'
@@ -44,6 +45,8 @@ def test_the_plan_of_parameter_servers_as_text():
 
     def tf_config(kind, index):
         return "TF_CONFIG='" + cluster.replace("TYPE", kind).replace("INDEX", str(index)) + "'"
+
+    command = """python -m kdist +strategy=ps '++model.name='"'"'a b'"'"''"""
 
     assert text == textwrap.dedent(
         f"""\
@@ -58,10 +61,14 @@ def test_the_plan_of_parameter_servers_as_text():
         ps-0      127.0.0.1:4003  CPU      holds parameters
 
         The same run by hand, one command a task:
-        chief-0  {tf_config("chief", 0)}
-        worker-0  {tf_config("worker", 0)}
-        worker-1  {tf_config("worker", 1)}
-        ps-0  {tf_config("ps", 0)}
+        # chief-0
+        {tf_config("chief", 0)} {command}
+        # worker-0
+        {tf_config("worker", 0)} {command}
+        # worker-1
+        {tf_config("worker", 1)} {command}
+        # ps-0
+        {tf_config("ps", 0)} {command}
         """
     )
 

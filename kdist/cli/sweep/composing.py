@@ -46,6 +46,7 @@ class SweepPlan:
         groups: The options of each group.
         settings: The section `sweep`.
         typed: What was typed, in parsed form.
+        files: The flags that say where configuration files are.
     """
 
     tree: DictConfig
@@ -53,6 +54,7 @@ class SweepPlan:
     groups: Mapping[str, Collection[str]]
     settings: SweepConfig
     typed: tuple[Override, ...]
+    files: tuple[str, ...] = ()
 
     @property
     def sweeper(self) -> str:
@@ -145,6 +147,7 @@ def planned_sweep(line: CommandLine) -> Iterator[SweepPlan]:
             groups=groups,
             settings=reading.read(SweepConfig, section, "sweep"),
             typed=tuple(parse_overrides(overrides)),
+            files=line.files,
         )
 
 
@@ -179,6 +182,7 @@ def compose_job(plan: SweepPlan, overrides: Sequence[str], number: int, folder: 
         typed_keys=typed_keys(parsed),
         run_dir=run_dir.absolute(),
         is_default_dir=False,
+        arguments=(*plan.files, *overrides),
     )
     values = _own_values(plan, overrides)
     return SweepJob(number=number, values=values, composition=composition, hydra=hydra)

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TextIO, cast
 
+from kdist.cli.arguments import to_train
 from kdist.cli.reporting import say
 from kdist.cli.run import PreparedRun
 from kdist.cli.sweep.jobs import Outcome, SweepJob, failed, outcome_of_run, status_of
@@ -52,7 +53,8 @@ class JobRun:
         started_s = time.monotonic()
         printed = io.StringIO() if self.is_side_by_side else None
         if self.prepared.config.command == "plan":
-            say(render_plan(self.prepared.plan), printed)
+            arguments = to_train(self.job.composition.arguments)
+            say(render_plan(self.prepared.plan, arguments), printed)
             if not self.prepared.config.plan.model:
                 self._show(printed)
                 return Outcome(status=COMPLETED)
