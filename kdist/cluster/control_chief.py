@@ -12,11 +12,12 @@ from kdist.cluster.control_sockets import open_listener
 from kdist.cluster.control_wire import encode
 from kdist.cluster.spec import ClusterSpec
 from kdist.cluster.task import Task, TaskType
-from kdist.errors import ConfigError, KdistError, PeerLostError, TaskTimeoutError, TrainingError
+from kdist.errors import ConfigError, KdistError, PeerLostError, TaskTimeoutError
 
 _GOING_DEADLINE_S = 15.0
 _GOODBYE_DEADLINE_S = 5.0
 _COLLECT_FAULTS_S = 2.0
+_EXITS_OF_SIGNALS = (130, 143)  # SIGINT, SIGTERM: all tasks end with the chief's.
 
 
 class ControlChief:
@@ -222,9 +223,15 @@ class ControlChief:
             raise PeerLostError(f"Lost at the start: {named(lost)}.")
 
     def _abort(self, error: BaseException) -> None:
+        told: dict[str, Any] = {"type": type(error).__name__, "message": str(error)}
         if not isinstance(error, KdistError):
-            error = TrainingError(f"{self._chief} was stopped before the start.")
-        self._part({"kind": "abort", "type": type(error).__name__, "message": str(error)})
+            told = {"type": "TrainingError", "message": f"{self._chief} failed before the start."}
+        if (exit_code := getattr(error, "exit_code", None)) in _EXITS_OF_SIGNALS:
+            told = {
+                "message": f"{self._chief} was stopped before the start.",
+                "exit_code": exit_code,
+            }
+        self._part({"kind": "abort", **told})
 
     def _part(self, message: Mapping[str, Any]) -> None:
         """Send a last message, and wait a little until everybody has confirmed it."""

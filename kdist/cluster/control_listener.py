@@ -186,6 +186,8 @@ def _config_message(config: Mapping[str, Any]) -> dict[str, Any]:
 
 def _told_error(message: Mapping[str, Any]) -> KdistError:
     """Return the error that the chief ended with, in this task's own name."""
+    if isinstance(exit_code := message.get("exit_code"), int):
+        return ChiefEndedError(str(message.get("message")), exit_code)
     named = getattr(errors, str(message.get("type")), TrainingError)
     is_ours = isinstance(named, type) and issubclass(named, KdistError)
     error = (named if is_ours else TrainingError)(str(message.get("message")))

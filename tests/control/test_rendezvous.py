@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from kdist.errors import ConfigError, EnvironmentFault, TaskTimeoutError, exit_code_of
+from kdist.errors import ConfigError, EnvironmentFault, KdistError, TaskTimeoutError, exit_code_of
 
 from .conftest import CONFIG, Call, make_spec, task
 
@@ -62,6 +62,34 @@ def test_who_is_missing_is_named_on_all_sides(cluster_of):
         "chief-0",
         "worker-0",
     }
+
+
+class Stopped(BaseException):
+    """A signal, as `StoppedEarly` tells of one."""
+
+    exit_code = 143
+
+
+@pytest.mark.parametrize(("error", "exit_code"), [(Stopped(), 143), (RuntimeError(), 1)])
+def test_a_chief_that_is_stopped_before_the_start_takes_its_exit_code_along(
+    cluster_of, error, exit_code
+):
+    cluster = cluster_of(worker=2)
+    chief, present = cluster.chief(), cluster.peer(task("worker-0"))
+
+    def stop(line):
+        if "worker-0" not in line:  # It has heard the chief's call.
+            raise error
+
+    chief._say = stop
+    calls = [Call(chief.rendezvous), Call(present.rendezvous)]
+    with pytest.raises(type(error)):
+        calls[0].result()
+    with pytest.raises(
+        KdistError, match=r"chief-0 (was stopped|failed) before the start"
+    ) as caught:
+        calls[1].result()
+    assert exit_code_of(caught.value) == exit_code
 
 
 def test_a_peer_names_the_chief_that_never_calls(cluster_of):
