@@ -18,6 +18,7 @@ from kdist.assembly.peer_link import PeerLink
 from kdist.assembly.program import run_program
 from kdist.assembly.run_start import wish_of
 from kdist.assembly.signals import EXIT_CODES, StoppedEarly, StopSignals
+from kdist.assembly.telling import tell_end, tell_own_terminal
 from kdist.assembly.training_run import TrainingRun
 from kdist.cluster.task import Task
 from kdist.cluster.traits import StrategyTraits, traits_of
@@ -92,6 +93,8 @@ def _be_task(request: TaskRequest, link: LauncherLink) -> int:
         signals.begin(cluster.ask_to_stop)
         serves_calls = traits.needs_coordinator or config.command == "program"
         return _host(request, cluster, link, serves_calls=serves_calls)
+    if not cluster.is_chief:
+        tell_own_terminal(request, f"takes part in the run of {request.spec.chief}")
     exit_code, has_ended = 1, False
     try:
         if config.command == "program":
@@ -110,6 +113,8 @@ def _be_task(request: TaskRequest, link: LauncherLink) -> int:
         raise cause from error
     finally:
         cluster.leave(exit_code, has_ended=has_ended)
+    if not cluster.is_chief:
+        tell_end(request, exit_code)
     return exit_code
 
 
@@ -156,7 +161,10 @@ def _host(
     """
     server = start_server(request.spec, request.task, serves_calls=serves_calls)
     link.send("task_ready", address=server.target)
+    address = request.spec.address(request.task)
+    tell_own_terminal(request, f"serving at {address}; waiting for {request.spec.chief} to end")
     exit_code = cluster.wait_done()
+    tell_end(request, exit_code)
     return exit_code if exit_code in (PeerLostError.exit_code, *EXIT_CODES.values()) else 0
 
 

@@ -29,6 +29,14 @@ def test_parameter_servers_and_workers_end_with_their_chief(bench):
     assert chief.stderr == ""
     assert [path.name for path in bench.folder.iterdir() if path.is_dir()] == ["run"]
     assert [commands[name].stdout for name in others] == ["", "", ""]
+    for name in others:
+        told = [line for line in commands[name].stderr.splitlines() if "to call" not in line]
+        kind, _, index = name.partition("-")
+        address = cluster[kind][int(index)]
+        assert told == [
+            f"{name}: serving at {address}; waiting for chief-0 to end",
+            f"{name}: ended with chief-0",
+        ]
     result = Run(bench.folder / "run").result
     assert (result["batches_seen"], result["examples_seen"]) == (46, 2 * 1437)
     assert result["cluster"] == {"chief": 1, "worker": 2, "ps": 1, "evaluator": 0}

@@ -124,14 +124,23 @@ def test_a_task_that_is_told_to_stop_lets_all_stop_and_save(started, strategy):
     assert codes["worker-0" if strategy == "multiworker" else "chief-0"] == 143
     assert run.result["status"] == "stopped"
     assert (run.path / "model.keras").exists()
+    chief = "worker-0" if strategy == "multiworker" else "chief-0"
+    told = commands["worker-1" if strategy == "multiworker" else "ps-0"].stderr
+    assert f": ended with {chief}, whose exit code is 143\n" in told
+    if strategy == "multiworker":
+        assert "worker-1: takes part in the run of worker-0\n" in told
 
 
 @pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
-def test_a_task_that_waits_for_others_can_be_stopped(bench, name):
-    command = bench.start_cluster(cluster_of(worker=2), "strategy=multiworker", tasks=["worker-0"])
-    [waiting] = command.values()
-    wait_until(lambda: "waiting for worker-1" in waiting.stderr, 60, "it waits")
-    waiting.process.send_signal(getattr(signal, name))
-    waiting.wait(5)
-    assert waiting.code == {"SIGINT": 130, "SIGTERM": 143}[name]
-    assert f"{name}: stopped before training began." in waiting.stderr
+def test_a_chief_that_is_stopped_while_it_waits_takes_the_others_along(bench, name):
+    tasks = ["worker-0", "worker-1"]
+    commands = bench.start_cluster(cluster_of(worker=3), "strategy=multiworker", tasks=tasks)
+    chief = commands["worker-0"]
+    wait_until(lambda: "worker-0: waiting for worker-2 (" in chief.stderr, 60, "worker-1 is there")
+    chief.process.send_signal(getattr(signal, name))
+    code = {"SIGINT": 130, "SIGTERM": 143}[name]
+    assert {task: command.wait(10).code for task, command in commands.items()} == dict.fromkeys(
+        tasks, code
+    )
+    assert f"{name}: stopped before training began." in chief.stderr
+    assert "worker-0 was stopped before the start." in commands["worker-1"].stderr
