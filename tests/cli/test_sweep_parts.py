@@ -10,10 +10,10 @@ from omegaconf import OmegaConf
 from kdist.cli.composition import Composition
 from kdist.cli.sweep.devices import DevicePool, visible_devices
 from kdist.cli.sweep.earlier import differences
-from kdist.cli.sweep.figure import draw_sweep
+from kdist.cli.sweep.figure import draw_sweep, figure_of
 from kdist.cli.sweep.jobs import Outcome, SweepJob, failed
 from kdist.cli.sweep.pool import JobPool
-from kdist.cli.sweep.table import best_row, render_csv, render_table
+from kdist.cli.sweep.table import best_row, over_seeds, render_csv, render_table
 from kdist.errors import ConfigError, EnvironmentFault
 from kdist.launch import ports
 from kdist.launch.ports import PortLeases
@@ -96,6 +96,54 @@ def test_the_best_job_goes_by_one_metric(outcomes, best):
 def test_the_figure_is_drawn_for_every_kind_of_sweep(rows, tmp_path):
     draw_sweep(rows, tmp_path / "sweep.png")
     assert (tmp_path / "sweep.png").read_bytes().startswith(b"\x89PNG")
+
+
+def axes_of(rows):
+    [axes] = figure_of(rows).axes
+    return axes
+
+
+SEEDS = [(job(n, seed=str(n)), done(float(n))) for n in (1, 2, 3)]
+RATES_AND_SEEDS = [
+    (job(4 * i + j, rate=str(rate), seed=str(seed)), done(rate * seed))
+    for i, rate in enumerate((10.0, 20.0))
+    for j, seed in enumerate((1, 3))
+]
+
+
+def test_seeds_are_points_at_integers_and_no_line():
+    axes = axes_of(SEEDS)
+    assert [line.get_linestyle() for line in axes.get_lines()] == ["None"]
+    assert all(tick.is_integer() for tick in axes.get_xticks())
+
+
+def test_values_over_a_key_are_means_over_the_seeds():
+    axes = axes_of(RATES_AND_SEEDS)
+    [line, *_] = axes.get_lines()
+    assert axes.get_ylabel() == "best val_loss, mean over seeds"
+    assert line.get_xydata().tolist() == [[10.0, 20.0], [20.0, 40.0]]
+    assert line.get_linestyle() == "-"
+
+
+def test_no_seed_is_the_best_one():
+    assert render_table(SEEDS, Path("/swept")).splitlines()[-2:] == [
+        "Over seeds:",
+        "val_loss 2 (standard deviation 1, 3 seed(s))",
+    ]
+
+
+def test_what_differs_in_more_than_seeds_is_told_best_first():
+    rows = [*RATES_AND_SEEDS, (job(9, rate="5.0", seed="1"), failed("no"))]
+    assert render_table(rows, Path("/swept")).splitlines()[-3:] == [
+        "Over seeds, best first:",
+        "rate=10.0  val_loss 20 (standard deviation 14, 2 seed(s))",
+        "rate=20.0  val_loss 40 (standard deviation 28, 2 seed(s))",
+    ]
+
+
+def test_the_highest_accuracy_over_seeds_comes_first():
+    rows = [(j, done(outcome.value, "val_accuracy")) for j, outcome in RATES_AND_SEEDS]
+    assert [each.label for each in over_seeds(rows)] == ["rate=20.0", "rate=10.0"]
 
 
 def test_no_figure_without_a_value(tmp_path):

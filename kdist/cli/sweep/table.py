@@ -2,7 +2,9 @@
 
 import csv
 import io
+import statistics
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from kdist.cli.sweep.jobs import NOT_STARTED, Outcome, SweepJob
@@ -12,6 +14,63 @@ from kdist.training.best import more_is_better
 Rows = Sequence[tuple[SweepJob, Outcome]]
 _STATUSES = (COMPLETED, FAILED, STOPPED, NOT_STARTED)
 _SHOWN_ERROR = 100
+SEED = "seed"
+
+
+@dataclass(frozen=True, kw_only=True)
+class OverSeeds:
+    """Jobs that differ in nothing but their seed.
+
+    Attributes:
+        label: What they have in common, in one line.
+        metric: What they go by.
+        values: The best value of each.
+    """
+
+    label: str
+    metric: str
+    values: tuple[float, ...]
+
+    @property
+    def mean(self) -> float:
+        """Over the seeds."""
+        return statistics.fmean(self.values)
+
+    @property
+    def deviation(self) -> float:
+        """The standard deviation over the seeds, as of a sample; 0 for a single one."""
+        return statistics.stdev(self.values) if len(self.values) > 1 else 0.0
+
+    def __str__(self) -> str:
+        """Return mean and standard deviation in one line."""
+        return (
+            f"{self.metric} {self.mean:.5g} (standard deviation {self.deviation:.2g}, "
+            f"{len(self.values)} seed(s))"
+        )
+
+
+def over_seeds(rows: Rows) -> list[OverSeeds]:
+    """Return the jobs that have a value, joined over seeds, best first.
+
+    Nothing where seeds do not vary, or where jobs go by different metrics.
+    """
+    measured = [(job, outcome) for job, outcome in rows if outcome.value is not None]
+    metrics = {str(outcome.metric) for _, outcome in measured}
+    groups = group_by_others(measured, SEED)
+    if len(metrics) != 1 or all(len(group) < 2 for group in groups.values()):
+        return []
+    if any(SEED not in job.values for job, _ in measured):
+        return []
+    [metric] = metrics
+    found = [
+        OverSeeds(
+            label=label,
+            metric=metric,
+            values=tuple(outcome.value for _, outcome in group if outcome.value is not None),
+        )
+        for label, group in groups.items()
+    ]
+    return sorted(found, key=lambda each: each.mean, reverse=more_is_better(metric))
 
 
 def best_row(rows: Rows) -> tuple[SweepJob, Outcome] | None:
@@ -44,10 +103,18 @@ def render_table(rows: Rows, folder: Path) -> str:
         for job, outcome in rows
         if outcome.error and outcome.status == FAILED
     ]
+    return "\n".join([*lines, *_summary(rows)]) + "\n"
+
+
+def _summary(rows: Rows) -> list[str]:
+    """Return which job is best; where seeds vary, what comes of them: none of them is better."""
+    if joined := over_seeds(rows):
+        title = "Over seeds, best first:" if len(joined) > 1 else "Over seeds:"
+        return [title, *(f"{each.label}  {each}".strip() for each in joined)]
     best = best_row(rows)
-    if best is not None and len(rows) > 1:
-        lines.append(f"Best: job {best[0].number}, {_shown_value(best[1])}. {best[0].label}")
-    return "\n".join(lines) + "\n"
+    if best is None or len(rows) < 2:
+        return []
+    return [f"Best: job {best[0].number}, {_shown_value(best[1])}. {best[0].label}"]
 
 
 def render_csv(rows: Rows) -> str:
@@ -90,11 +157,13 @@ def numeric_values(rows: Rows, key: str) -> list[float] | None:
         return None
 
 
-def group_by_others(rows: Rows, key: str) -> Mapping[str, Rows]:
-    """Return the rows by what they have apart from `key`, as one line of text."""
+def group_by_others(rows: Rows, *keys: str) -> Mapping[str, Rows]:
+    """Return the rows by what they have apart from `keys`, as one line of text."""
     groups: dict[str, list[tuple[SweepJob, Outcome]]] = {}
     for job, outcome in rows:
-        label = " ".join(f"{name}={value}" for name, value in job.values.items() if name != key)
+        label = " ".join(
+            f"{name}={value}" for name, value in job.values.items() if name not in keys
+        )
         groups.setdefault(label, []).append((job, outcome))
     return groups
 
