@@ -16,7 +16,7 @@ from kdist.distribute.store.optimizer import (
 )
 from kdist.distribute.store.replicated_store import to_numpy
 from kdist.errors import ConfigError
-from kdist.training.optimizer_view import SlotMapping
+from kdist.training.slot_mapping import SlotMapping
 
 optimizers = keras.optimizers
 AVERAGED = {"use_ema": True, "ema_momentum": 0.7}

@@ -17,7 +17,7 @@ from kdist.distribute.servers.server_store import ServerStore
 from kdist.distribute.step.compute import StepCompute
 from kdist.distribute.store.replicated_store import to_numpy
 from kdist.errors import ConfigError
-from kdist.training.optimizer_view import SlotMapping
+from kdist.training.slot_mapping import SlotMapping
 from tests.engine.test_optimizer import BY_VARIABLE, FLAT
 
 optimizers = keras.optimizers
