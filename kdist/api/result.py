@@ -76,6 +76,8 @@ class Result:
 
 
 def _history(path: Path) -> dict[str, list[float]]:
+    if not path.exists():  # No epoch has ended.
+        return {}
     with path.open(newline="", encoding="utf-8") as lines:
         rows = list(csv.DictReader(lines))
     names = [name for name in (rows[0] if rows else {}) if name not in _NO_LOGS]

@@ -39,6 +39,12 @@ def may_touch_weights(callback: keras.callbacks.Callback, hook: str) -> bool:
     )
 
 
+def _sets_model_up(callback: keras.callbacks.Callback) -> bool:
+    """Return whether a callback of the user's own does something with the model it is given."""
+    is_own = type(callback).set_model is not keras.callbacks.Callback.set_model
+    return is_own and not type(callback).__module__.startswith("keras.")
+
+
 class CallbackBridge:
     """The callbacks of a run. They run on the chief; every task calls the same hooks in turn.
 
@@ -113,10 +119,13 @@ class CallbackBridge:
             {
                 "hooks_with_weights": sorted(self._hooks_with_weights),
                 "has_batch_hooks": self.has_batch_hooks,
+                "has_set_up": any(map(_sets_model_up, self._callbacks)),
             }
         )
         self._hooks_with_weights = set(shared["hooks_with_weights"])
         self.has_batch_hooks = shared["has_batch_hooks"]
+        if shared["has_set_up"] and not self._store.kept_tables:
+            self._exchange()  # What `set_model` wrote, when the callbacks were attached.
         self._hook("on_train_begin")
 
     def epoch_begin(self, epoch: int) -> None:
@@ -143,16 +152,14 @@ class CallbackBridge:
         self._hook("on_test_end", logs=logs)
 
     def epoch_end(self, epoch: int, logs: Mapping[str, float]) -> dict[str, float]:
-        """Call `on_epoch_end`; return the numbers that callbacks added to the logs of the epoch."""
+        """Call `on_epoch_end`; return the numbers of the logs as callbacks left them."""
         history = next(c.history for c in self.all_callbacks if isinstance(c, _History))
         before = {name: len(values) for name, values in history.items()}
         self._hook("on_epoch_end", epoch, logs)
         return {
             name: float(values[-1])
             for name, values in history.items()
-            if name not in logs
-            and len(values) > before.get(name, 0)
-            and isinstance(values[-1], int | float | np.number)
+            if len(values) > before.get(name, 0) and isinstance(values[-1], int | float | np.number)
         }
 
     def train_end(self, logs: Mapping[str, float]) -> None:
@@ -165,7 +172,7 @@ class CallbackBridge:
         touches_weights = name in self._hooks_with_weights
         if not self._peers.is_chief:
             if touches_weights:
-                self._follow(self._peers.agree({}))
+                self._exchange()
             return
         if touches_weights:
             self._store.write_to_model()
@@ -175,7 +182,13 @@ class CallbackBridge:
             getattr(self._list, name)(*args, logs=dict(logs) if logs is not None else None)
         if self._late_changes is not None and self._callbacks:
             self._late_changes.refuse()
-        if not touches_weights:
+        if touches_weights:
+            self._exchange()
+
+    def _exchange(self) -> None:
+        """Let all tasks take over what the chief's callbacks changed."""
+        if not self._peers.is_chief:
+            self._follow(self._peers.agree({}))
             return
         changed = self._store.read_from_model()
         has_counted = self.view.push()

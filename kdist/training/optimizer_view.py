@@ -20,7 +20,7 @@ from kdist.distribute.buckets.bucket_values import bucket_value, variable_values
 from kdist.distribute.loops.inner_loop import Store
 from kdist.distribute.store.optimizer import StoreOptimizer, inner_optimizer
 from kdist.distribute.values import to_numpy, write
-from kdist.training.slot_mapping import SlotMapping
+from kdist.training.slot_mapping import SlotMapping, whole_and_parts
 
 
 class _Settings(NamedTuple):
@@ -60,6 +60,7 @@ class OptimizerView:
             rate = _rate_variable(theirs[0])
             if rate is not None:
                 mine.learning_rate = float(to_numpy(rate))
+        self._pull_scale()
         self._seen = self._settings()
         if self._follows_averages:
             averages = keras_adapter.ema_averages(inner_optimizer(self._model.optimizer))
@@ -79,6 +80,16 @@ class OptimizerView:
         if self._follows_averages:
             self._push_averages()
         return now.counts != seen.counts
+
+    def _pull_scale(self) -> None:
+        """Show the loss scale, which an optimizer has only once it is built."""
+        mine, theirs = self._model.optimizer, self._clones()[0].optimizer
+        if theirs is mine or not isinstance(theirs, keras.optimizers.LossScaleOptimizer):
+            return
+        scale = to_numpy(theirs.dynamic_scale)
+        if not hasattr(mine, "dynamic_scale"):
+            mine.dynamic_scale = keras.Variable(scale, dtype="float32", trainable=False)
+        mine.dynamic_scale.assign(scale)
 
     @property
     def rates(self) -> list[float | None]:
@@ -168,25 +179,20 @@ class OptimizerView:
         Nothing happens unless something is saved; then values are fetched one variable at a time,
         and nothing is held twice.
         """
-        outer = self._model.optimizer
-        inner = inner_optimizer(outer)
         mapping = functools.cache(lambda: SlotMapping(self._model, self._clones()))
-        for optimizer, is_inner in {
-            id(outer): (outer, inner is outer),
-            id(inner): (inner, True),
-        }.values():
-            optimizer.save_own_variables = types.MethodType(_writer(mapping, is_inner), optimizer)
+        saved = whole_and_parts(self._model.optimizer)
+        for number, optimizer in enumerate(saved):
+            optimizer.save_own_variables = types.MethodType(_writer(mapping, number), optimizer)
         try:
             yield
         finally:
-            for optimizer in {id(outer): outer, id(inner): inner}.values():
-                del optimizer.save_own_variables
+            for optimizer in saved:
+                vars(optimizer).pop("save_own_variables", None)
 
 
 def _parts(optimizer: Any) -> list[Any]:
     """Return the optimizer behind a loss scale, and those inside it if it is a `MultiOptimizer`."""
-    inner: Any = inner_optimizer(optimizer)
-    return [inner, *getattr(inner, "optimizers", ())]
+    return whole_and_parts(optimizer)[1:]
 
 
 def _rate_variable(optimizer: Any) -> Any:
@@ -194,12 +200,12 @@ def _rate_variable(optimizer: Any) -> Any:
     return rate if isinstance(rate, keras.Variable) else None
 
 
-def _writer(mapping: Callable[[], SlotMapping], is_inner: bool) -> Any:
-    """Return a `save_own_variables(self, store)` for the outer or the inner optimizer."""
+def _writer(mapping: Callable[[], SlotMapping], number: int) -> Any:
+    """Return a `save_own_variables(self, store)` for one of `whole_and_parts`."""
 
     def save_own_variables(optimizer: Any, store: Any) -> None:
         del optimizer
-        for name, value in mapping().values(is_inner):
+        for name, value in mapping().values(number):
             store[name] = value
 
     return save_own_variables

@@ -14,6 +14,12 @@ from kdist.distribute.store.optimizer import StoreOptimizer, clone_optimizer, in
 from kdist.distribute.values import to_numpy
 
 
+def whole_and_parts(optimizer: Any) -> list[Any]:
+    """Return an optimizer, the one behind its loss scale (or itself), and those inside that."""
+    inner: Any = inner_optimizer(optimizer)
+    return [optimizer, inner, *getattr(inner, "optimizers", ())]
+
+
 class SlotMapping:
     """Per-variable optimizer state, in the order that a plain Keras optimizer keeps it."""
 
@@ -32,19 +38,22 @@ class SlotMapping:
             index = position[id(reference)]
             self._slot_of[id(slot)] = (index, kinds.get(index, 0))
             kinds[index] = kinds.get(index, 0) + 1
-        self._outer = pattern
-        self._inner = inner
+        self._pattern = pattern
 
-    def values(self, is_inner: bool) -> Iterator[tuple[str, Any]]:
+    def values(self, number: int) -> Iterator[tuple[str, Any]]:
         """Yield ("0", value), ("1", value), ... as Keras' `save_own_variables` names them.
 
-        Each is an array, or something that becomes one.
+        Args:
+            number: Of an optimizer in `whole_and_parts`.
+
+        Yields:
+            Names with arrays, or with something that becomes one.
         """
-        pattern = self._inner if is_inner else self._outer
+        pattern = whole_and_parts(self._pattern)[number]
 
         def listed(clone: StoreOptimizer) -> list[keras.Variable]:
             slots = {id(slot.variable) for slot in clone.slots}
-            own = clone.inner if is_inner else clone.optimizer
+            own = whole_and_parts(clone.optimizer)[number]
             return [variable for variable in own.variables if id(variable) not in slots]
 
         scalars = iter(most_advanced(self._clones, listed))

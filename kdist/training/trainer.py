@@ -114,10 +114,12 @@ class Trainer:
             self._restore()
         has_hooks = self._bridge.has_batch_hooks
         self._pace = Pace(plan.steps_per_call, plan.replicas_in_flight, has_hooks)
+        may_stop = self._restore is not None  # Keras looks for the first time after a call.
         while state.batches_seen < plan.total_steps or state.step_in_epoch:
-            if self._bridge.stop_training and not state.step_in_epoch:
+            if may_stop and self._bridge.stop_training and not state.step_in_epoch:
                 break
             self._run_epoch()
+            may_stop = True
             if state.stop_reason is not None:
                 break
 
@@ -146,8 +148,8 @@ class Trainer:
                 self.keeper.cut()
         epoch, learning_rate = state.epochs_done, self._bridge.view.learning_rate
         state.metrics = logs
-        added = self._bridge.epoch_end(epoch, logs)
-        state.metrics = logs | {k: v for k, v in added.items() if k != "learning_rate"}
+        written = self._bridge.epoch_end(epoch, logs)
+        state.metrics = logs | {k: v for k, v in written.items() if k != "learning_rate"}
         is_whole = state.step_in_epoch >= planned and self._validation is None
         cut_of = None if state.stop_reason is None or is_whole else planned
         seconds = state.epoch_s

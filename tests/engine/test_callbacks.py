@@ -1,12 +1,14 @@
 """Keras callbacks run unchanged: the numbers of plain fit, with one replica and with several."""
 
 import csv
+import warnings
 
 import keras
 import numpy as np
 import pytest
 
 from kdist.errors import ConfigError
+from kdist.training.saving import save_model
 
 from .cases import ROWS, adam, dense, sgd
 from .harness import assert_same, fit, train
@@ -247,11 +249,12 @@ def two_optimizers():
     return keras.optimizers.MultiOptimizer(by_name)
 
 
-class Adds(C.Callback):
-    """Adds to the logs, as own validations do."""
+class Writes(C.Callback):
+    """Writes into the logs, as own validations do."""
 
     def on_epoch_end(self, epoch, logs=None):
         logs["extra"] = epoch + 0.5
+        logs["val_loss"] = [3.0, 1.0, 2.0][epoch]
         logs["val_words"] = "no number"
 
 
@@ -266,8 +269,8 @@ def test_what_a_callback_sets_on_the_optimizer_counts(optimizer, callback, repli
     assert_same(outcome, reference)
 
 
-def test_numbers_that_callbacks_add_to_the_logs_are_kept():
-    reference, outcome, _, _ = both(dense(sgd), lambda: [Adds()], replicas=1)
+def test_numbers_that_callbacks_write_into_the_logs_are_kept():
+    reference, outcome, _, _ = both(dense(sgd), lambda: [Writes()], replicas=1)
     assert reference.history.pop("val_words") == ["no number"] * 3
     assert outcome.history["extra"] == [0.5, 1.5, 2.5]
     assert_same(outcome, reference)
@@ -313,3 +316,62 @@ def test_changes_that_come_too_late_are_refused(hook, change, received):
     """In plain Keras they count, as its step is made when the first batch comes."""
     with pytest.raises(ConfigError, match=received):
         train(dense(sgd), ROWS, callbacks=[Changes(hook, change)])
+
+
+class SetsUp(C.Callback):
+    """Prepares the model it is given, before any hook is called."""
+
+    def set_model(self, model):
+        super().set_model(model)
+        model.optimizer.learning_rate = 0.01
+        model.layers[0].kernel.assign(model.layers[0].kernel * 0.5)
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_what_set_model_writes_counts(replicas):
+    reference, outcome, _, _ = both(dense(sgd), lambda: [SetsUp()], replicas=replicas)
+    assert_same(outcome, reference)
+
+
+class StopsAtOnce(C.Callback):
+    def on_train_begin(self, logs=None):
+        self.model.stop_training = True
+
+
+def test_a_stop_before_the_first_epoch_ends_it_after_one_call():
+    reference, outcome, _, _ = both(dense(sgd), lambda: [StopsAtOnce()], replicas=2)
+    assert outcome.trainer.state.batches_seen == 1
+    assert_same(outcome, reference)
+
+
+class ReadsScale(C.Callback):
+    def __init__(self):
+        super().__init__()
+        self.seen = []
+
+    def on_epoch_end(self, epoch, logs=None):
+        self.seen.append(float(self.model.optimizer.dynamic_scale))
+
+
+def test_the_loss_scale_is_seen():
+    def scaled():
+        return keras.optimizers.LossScaleOptimizer(sgd(), 1024.0, dynamic_growth_steps=3)
+
+    _, _, (plain,), (mine,) = both(dense(scaled), lambda: [ReadsScale()], replicas=2)
+    assert mine.seen == plain.seen
+    assert len(set(mine.seen)) > 1
+
+
+def test_a_saved_multi_optimizer_has_the_state_of_each(tmp_path):
+    """Keras warns where it loads another number of variables than it has."""
+    outcome = train(dense(two_optimizers), ROWS)
+    save_model(
+        outcome.model, outcome.engine.loop.store, outcome.bridge.view, tmp_path / "model.keras"
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        loaded = keras.saving.load_model(tmp_path / "model.keras")
+    plain = fit(dense(two_optimizers), ROWS).model.optimizer
+    for mine, theirs in zip(loaded.optimizer.optimizers, plain.optimizers, strict=True):
+        for a, b in zip(mine.variables, theirs.variables, strict=True):
+            np.testing.assert_allclose(a, b, atol=1e-5, err_msg=b.path)

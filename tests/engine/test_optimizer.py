@@ -128,7 +128,7 @@ def test_updates_and_slots_equal_plain_keras(name):
         np.testing.assert_allclose(value, to_numpy(variable), atol=1e-6, err_msg=variable.path)
     expected: dict[str, np.ndarray] = {}
     reference.save_own_variables(expected)
-    saved = dict(SlotMapping(model, [store]).values(is_inner=True))
+    saved = dict(SlotMapping(model, [store]).values(1))
     assert list(saved) == list(expected)
     for key, value in expected.items():
         np.testing.assert_allclose(saved[key], value, atol=1e-6, err_msg=key)

@@ -142,7 +142,7 @@ def test_two_servers_equal_plain_keras(name, partition_bytes):
         np.testing.assert_allclose(to_numpy(mine), to_numpy(theirs), atol=2e-6, err_msg=theirs.path)
     expected: dict[str, np.ndarray] = {}
     plain.optimizer.save_own_variables(expected)
-    saved = dict(SlotMapping(model, store.optimizers).values(is_inner=True))
+    saved = dict(SlotMapping(model, store.optimizers).values(1))
     assert list(saved) == list(expected)
     for key, value in expected.items():
         np.testing.assert_allclose(saved[key], value, atol=2e-6, err_msg=key)
