@@ -11,6 +11,7 @@ from kdist.assembly.label_rules import label_rules
 from kdist.cluster.traits import StrategyTraits
 from kdist.config.schema import Config
 from kdist.distribute import keras_adapter
+from kdist.distribute.buckets.valueless_tables import answering_for_tables
 from kdist.distribute.data import BatchSource
 from kdist.distribute.model.structure import ModelStructure, call_keeping_state
 from kdist.distribute.step.separability import check_separable
@@ -124,7 +125,10 @@ def normalization_notes(built: BuiltModel, num_replicas: int) -> list[str]:
             "synchronized=True normalizes the global batch."
         )
     synchronized = [layer for layer in layers if layer.synchronized]
-    with keras_adapter.called_with_masks(synchronized) as masked:
+    with (
+        answering_for_tables(built.model),
+        keras_adapter.called_with_masks(synchronized) as masked,
+    ):
         if synchronized:
             call_keeping_state(built.model, built.x)
     if masked:

@@ -1,7 +1,8 @@
 """The facts of the opening panel."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
+
+import yaml
 
 from kdist.assembly.building import Sources
 from kdist.assembly.engine import Engine
@@ -18,11 +19,12 @@ from kdist.training.report.facts import OpeningFacts
 from kdist.training.report.formats import plural_text
 from kdist.training.trainer import TrainingPlan
 
-# Prefixes of the keys whose values say how a run differs from another one in what it learns.
+# What says how a run differs from another one in what it learns: keys, and beginnings of keys.
 _COMPARED = (
-    *("model.", "optimizer.", "loss", "seed", "data.batch_size", "cluster.workers"),
+    *("loss", "seed", "data.batch_size", "cluster.workers"),
     *("strategy.name", "strategy.replication", "strategy.update", "strategy.sparse"),
 )
+_COMPARED_PARTS = ("model.", "optimizer.", "loss.")
 
 
 def opening_facts(
@@ -76,14 +78,22 @@ def opening_facts(
         if is_clustered
         else (),
         notes=tuple(notes),
-        settings=hyperparameters(request.config),
+        settings=hyperparameters(request.config_yaml),
     )
 
 
-def hyperparameters(config: Mapping[str, Any]) -> dict[str, bool | float | str]:
-    """Return what of a configuration runs are compared by: single values, by dotted key."""
+def hyperparameters(config_yaml: str) -> dict[str, bool | float | str]:
+    """Return what of a configuration runs are compared by: single values, by dotted key.
+
+    Args:
+        config_yaml: The content of config.yaml, where interpolations stand for secrets; they are
+            left out.
+    """
+    content = yaml.safe_load(config_yaml)
     return {
         key: value
-        for key, value in flattened(config).items()
-        if key.startswith(_COMPARED) and isinstance(value, bool | int | float | str)
+        for key, value in flattened(content if isinstance(content, dict) else {}).items()
+        if (key in _COMPARED or key.startswith(_COMPARED_PARTS))
+        and isinstance(value, bool | int | float | str)
+        and "${" not in str(value)
     }

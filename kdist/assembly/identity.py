@@ -88,13 +88,21 @@ def has_same_optimizer(before: Facts, now: Facts) -> bool:
     return before.get("optimizer", {}).get(key) == now.get("optimizer", {}).get(key)
 
 
-def has_other_rates(before: Facts, now: Facts) -> bool:
-    """Return whether the optimizer was given another learning rate than that of a checkpoint."""
-    then, here = (
-        {key: value for key, value in facts.get("optimizer", {}).items() if "learning_rate" in key}
-        for facts in (before, now)
-    )
-    return bool(then) and then != here
+def changed_rates(before: Facts, now: Facts) -> list[Any]:
+    """Return the learning rates that the model's optimizer was not given before a checkpoint.
+
+    Those of further optimizers, which only the model's own step uses, are not among them.
+    """
+    then, here = before.get("optimizer", {}), now["optimizer"]
+    return [
+        value
+        for key, value in here.items()
+        if then and "learning_rate" in key and not _is_of_further(key) and then.get(key) != value
+    ]
+
+
+def _is_of_further(key: str) -> bool:
+    return key.split(" ")[1][:1].isdigit()
 
 
 def _optimizer_facts(optimizer: keras.optimizers.Optimizer) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from typing import Any
 
 from kdist.assembly.identity import (
     Facts,
-    has_other_rates,
+    changed_rates,
     has_same_optimizer,
     refuse_other_run,
     refuse_other_shapes,
@@ -71,7 +71,10 @@ class GoingOn:
             with_optimizer=has_same_optimizer(before, facts)
             and holds_optimizer(saved, parts.engine.loop.store),
             # Only by force as well; rates that a schedule or callbacks have come to are kept.
-            learning_rates=parts.bridge.view.rates if has_other_rates(before, facts) else (),
+            learning_rates=[
+                rate if rate in changed_rates(before, facts) else None
+                for rate in parts.bridge.view.rates
+            ],
             stops=bool(content["stop_training"]) and not _is_completed(folder),
         )
 

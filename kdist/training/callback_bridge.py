@@ -77,6 +77,7 @@ class CallbackBridge:
         self._store = store
         self._peers = peers
         self._callbacks = list(callbacks)
+        self._late_changes: LateChanges | None = LateChanges(model)
         self.view = OptimizerView(model, store, follows_averages=bool(callbacks))
         self._list = keras.callbacks.CallbackList(
             self._callbacks if peers.is_chief else [],
@@ -93,7 +94,6 @@ class CallbackBridge:
         }
         self.has_batch_hooks = any(overrides(c, hook) for c in callbacks for hook in _BATCH_HOOKS)
         self.weights_changed = False
-        self._late_changes: LateChanges | None = LateChanges(model)
 
     @property
     def all_callbacks(self) -> list[keras.callbacks.Callback]:
@@ -124,14 +124,16 @@ class CallbackBridge:
         )
         self._hooks_with_weights = set(shared["hooks_with_weights"])
         self.has_batch_hooks = shared["has_batch_hooks"]
-        if shared["has_set_up"] and not self._store.kept_tables:
+        if shared["has_set_up"]:
             self._exchange()  # What `set_model` wrote, when the callbacks were attached.
         self._hook("on_train_begin")
 
     def epoch_begin(self, epoch: int) -> None:
         """Call `on_epoch_begin` with the epoch from zero."""
+        if epoch:  # Of a run that goes on: they had no effect there, as in plain Keras.
+            self._late_changes = None
         self._hook("on_epoch_begin", epoch)
-        self._late_changes = None  # From here on they have no effect in plain Keras, either.
+        self._late_changes = None
 
     def batch_begin(self, step: int) -> None:
         """Call `on_train_batch_begin` with the batch of the epoch from zero."""
@@ -231,7 +233,11 @@ _ALL_HOOKS = (
 def _refuse_without_tables(callbacks: Sequence[keras.callbacks.Callback], store: Store) -> None:
     """Refuse callbacks that may touch weights where the chief does not hold all of them."""
     tables = store.kept_tables
-    readers = [c for c in callbacks if any(may_touch_weights(c, hook) for hook in _ALL_HOOKS)]
+    readers = [
+        callback
+        for callback in callbacks
+        if _sets_model_up(callback) or any(may_touch_weights(callback, h) for h in _ALL_HOOKS)
+    ]
     if tables and readers:
         raise ConfigError(
             "Callbacks that may read weights need the tables of strategy.sparse=rows on the chief. "

@@ -35,10 +35,22 @@ def explore(oracle: Any, hypermodel: keras_tuner.HyperModel, known: Collection[s
         for condition in hyperparameter.conditions:
             space.values[condition.name] = condition.values[0]
         space.values[hyperparameter.name] = value
-        space.ensure_active_values()
+        _complete(space)
         with contextlib.suppress(Exception):
             hypermodel.build(space)
             oracle.update_space(space)
+
+
+def _complete(space: Any) -> None:
+    """Give what is active its default, and drop the rest: Keras Tuner would draw values at random.
+
+    What is found first depends on them, and a search that goes on has to find it in this order.
+    """
+    for each in space.space:
+        if space.is_active(each):
+            space.values.setdefault(each.name, each.default)
+        else:
+            space.values.pop(each.name, None)
 
 
 def _next_value(

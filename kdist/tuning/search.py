@@ -41,6 +41,7 @@ class Search:
         self._config = kdist_config.load(request.config)
         self._space = space_of(self._config)
         self._unsearched: set[str] = set()
+        self._built: set[frozenset[str]] = set()
         tuner = self._config.tuner
         self._objective = Objective.of(tuner.objective, tuner.direction)
 
@@ -178,8 +179,10 @@ class Search:
 
     def _warn_of_unsearched(self, hypermodel: Any, trial: Trial, console: SearchConsole) -> None:
         """Name the hyperparameters of a new trial that are searched nowhere, each once."""
-        if hypermodel is None:
+        names = frozenset(trial.values)
+        if hypermodel is None or names in self._built:  # A build takes long where models are large.
             return
+        self._built.add(names)
         from kdist.tuning.hypermodel import unsearched
 
         for name, default in unsearched(hypermodel, trial.values).items():

@@ -144,6 +144,12 @@ class Slot:
             return checkpoint_dir(elsewhere, Path(run_dir).name)
         return run_dir if RunFolder(Path(run_dir)).checkpoints.is_dir() else None
 
+    def _has_checkpoint(self, run_dir: str) -> bool:
+        place = self._checkpoints_of(run_dir)
+        if place is None or self._config.checkpoint.dir is None:
+            return place is not None
+        return "://" in place or any(Path(place).glob("step-*"))
+
     def _take_end(self, assignment: Assignment, run: TrialRun) -> None:
         verdict = self._verdict
         if self._is_stopping and not run.is_completed:
@@ -179,7 +185,7 @@ class Slot:
         """
         self._finish()
         has_retry = assignment.attempt < self._config.tuner.max_retries
-        if is_machines_fault and (self._checkpoints_of(str(run_dir)) or not has_retry):
+        if is_machines_fault and (self._has_checkpoint(str(run_dir)) or not has_retry):
             raise EnvironmentFault(
                 f"Trial {assignment.trial} cannot go on: {reason} Then start the same command "
                 "again, which goes on with it."

@@ -11,7 +11,7 @@ from kdist.errors import ConfigError
 from kdist.training.saving import save_model
 
 from .cases import ROWS, adam, dense, sgd
-from .harness import assert_same, fit, train
+from .harness import assert_same, fit, prepare, train
 
 C = keras.callbacks
 
@@ -291,8 +291,14 @@ def test_a_stop_as_an_epoch_begins_ends_it_after_one_call(replicas):
 class Changes(C.Callback):
     def __init__(self, hook, change):
         super().__init__()
-        self._change = change
-        setattr(self, hook, lambda *args, logs=None: self._change(self.model))
+        self._hook, self._change = hook, change
+        if hook != "set_model":
+            setattr(self, hook, lambda *args, logs=None: self._change(self.model))
+
+    def set_model(self, model):
+        super().set_model(model)
+        if self._hook == "set_model":
+            self._change(model)
 
 
 def freeze(model):
@@ -303,7 +309,7 @@ def less_momentum(model):
     model.optimizer.momentum = 0.5
 
 
-@pytest.mark.parametrize("hook", ["on_train_begin", "on_epoch_begin"])
+@pytest.mark.parametrize("hook", ["set_model", "on_train_begin", "on_epoch_begin"])
 @pytest.mark.parametrize(
     ("change", "received"),
     [
@@ -375,3 +381,17 @@ def test_a_saved_multi_optimizer_has_the_state_of_each(tmp_path):
     for mine, theirs in zip(loaded.optimizer.optimizers, plain.optimizers, strict=True):
         for a, b in zip(mine.variables, theirs.variables, strict=True):
             np.testing.assert_allclose(a, b, atol=1e-5, err_msg=b.path)
+
+
+def test_changes_in_a_later_epoch_are_none_of_a_run_that_goes_on():
+    """There they have no effect in plain Keras, wherever the run was stopped before."""
+
+    def freeze_in_epoch_3(epoch, logs=None):
+        if epoch == 3:
+            freeze(callback.model)
+
+    callback = C.LambdaCallback(on_epoch_begin=freeze_in_epoch_3)
+    prepared = prepare(dense(sgd), ROWS, callbacks=[callback])
+    prepared.bridge.train_begin()
+    prepared.bridge.epoch_begin(3)
+    assert not prepared.model.layers[0].trainable

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 from kdist.errors import ConfigError
+from kdist.training.report.metrics_csv import read_metrics
 
 from .cases import ROWS, L, adam, dense, sgd
 from .runs import DiesAt, Killed, run
@@ -147,6 +148,29 @@ def test_another_learning_rate_takes_effect_by_force_and_slots_stay(tmp_path, de
     assert [row["learning_rate"] for row in left.rows] == pytest.approx([0.01, 0.002])
     for a, b in zip(left.weights, wanted.weights, strict=True):
         np.testing.assert_allclose(a, b, atol=1e-6)
+
+
+def test_only_the_rates_that_were_given_anew_are_set_by_force(tmp_path):
+    """What callbacks have come to is kept elsewhere."""
+
+    def two(rate):
+        kernels = {".*kernel": keras.optimizers.SGD(rate)}
+        by_name = keras.optimizers.OptimizerMap(keras.optimizers.Adam(0.05), kernels)
+        return lambda: keras.optimizers.MultiOptimizer(by_name)
+
+    class Rates(keras.callbacks.Callback):
+        def on_epoch_end(self, epoch, logs=None):
+            parts = self.model.optimizer.optimizers
+            if epoch == 0:
+                for each in parts:
+                    each.learning_rate = 0.03
+            logs["lowest"], logs["highest"] = sorted(float(each.learning_rate) for each in parts)
+
+    run(tmp_path, dense(two(0.1)), ROWS, epochs=1, callbacks=[Rates()])
+    again = {"epochs": 2, "callbacks": [Rates()], "resume_force": True}
+    _, left = run(tmp_path, dense(two(0.2)), ROWS, **again)
+    row = read_metrics(left.path / "metrics.csv")[-1]
+    assert [row["lowest"], row["highest"]] == pytest.approx([0.03, 0.2])
 
 
 def test_never_refuses_a_used_folder(tmp_path):

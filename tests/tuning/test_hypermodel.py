@@ -14,6 +14,7 @@ from kdist.config.targets import call_target
 from kdist.distribute import runtime
 from kdist.errors import ConfigError
 from kdist.tuning import hypermodel
+from kdist.tuning.exploring import explore
 from kdist.tuning.objective import Objective
 from kdist.tuning.oracles import make_chooser
 from kdist.tuning.orders import run_settings
@@ -118,6 +119,30 @@ def test_hyperparameters_that_one_value_brings_are_found(tmp_path, name, names):
         chooser.end(answer.id, score=1.0, best_epoch=1)
     assert all(values.keys() == names for values in found)
     assert len({tuple(values.values()) for values in found}) == 6
+
+
+def test_a_seed_repeats_a_search_of_nested_hyperparameters(tmp_path):
+    def build(hp):
+        kind = hp.Choice("kind", ["a", "b"])
+        with hp.conditional_scope("kind", ["b"]):
+            if kind == "b":
+                for at in range(hp.Int("xs", 1, 4)):
+                    hp.Int(f"x{at}", 1, 9)
+                for at in range(hp.Int("ys", 1, 4)):
+                    hp.Int(f"y{at}", 1, 9)
+
+    spaces = []
+    for _ in range(4):
+        oracle = keras_tuner.oracles.RandomSearchOracle(
+            objective=keras_tuner.Objective("loss", "min"), seed=1
+        )
+        space = keras_tuner.HyperParameters()
+        build(space)
+        oracle.update_space(space)
+        explore(oracle, types.SimpleNamespace(build=build), ())
+        spaces.append([each.name for each in oracle.get_space().space])
+    assert spaces == [spaces[0]] * 4
+    assert {"x3", "y3"} <= set(spaces[0])
 
 
 @pytest.mark.parametrize(
