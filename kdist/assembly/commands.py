@@ -121,9 +121,10 @@ def _measured_text(sources: Sources, config: Config) -> str:
     part = sources.validation or sources.train
     rows = "rows" if part.num_examples is None else f"{part.num_examples:,} examples"
     if config.limit_batches:
-        rows = f"{config.limit_batches} batches of the {rows}"
+        rows = f"first {config.limit_batches} batches of the {rows}"
     if sources.validation is None:
-        return f"Measured on all {rows}: none are for validation."
+        which = f"the {rows}" if config.limit_batches else f"all {rows}"
+        return f"Measured on {which}: none are for validation."
     text = f"Measured on the {rows} for validation"
     if not config.data.arguments.get("validation_fraction"):
         return f"{text}."

@@ -12,9 +12,9 @@ from kdist.training.late_changes import LateChanges
 from kdist.training.optimizer_view import OptimizerView
 from kdist.training.peers import Peers
 
+_History = keras.callbacks.History
 # Callbacks of Keras that read logs only, never weights; a class of the user's derived from one of
 # them may do anything.
-_History = keras.callbacks.History
 _READ_LOGS_ONLY = (
     _History,
     keras.callbacks.CSVLogger,

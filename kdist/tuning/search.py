@@ -41,7 +41,6 @@ class Search:
         self._config = kdist_config.load(request.config)
         self._space = space_of(self._config)
         self._unsearched: set[str] = set()
-        self._built: set[frozenset[str]] = set()
         tuner = self._config.tuner
         self._objective = Objective.of(tuner.objective, tuner.direction)
 
@@ -179,10 +178,8 @@ class Search:
 
     def _warn_of_unsearched(self, hypermodel: Any, trial: Trial, console: SearchConsole) -> None:
         """Name the hyperparameters of a new trial that are searched nowhere, each once."""
-        names = frozenset(trial.values)
-        if hypermodel is None or names in self._built:  # A build takes long where models are large.
+        if hypermodel is None:
             return
-        self._built.add(names)
         from kdist.tuning.hypermodel import unsearched
 
         for name, default in unsearched(hypermodel, trial.values).items():

@@ -76,16 +76,20 @@ def section(name, **arguments):
     return TargetConfig(target=f"my_hypermodels.{name}", arguments=arguments)
 
 
-def test_its_hyperparameters_are_found_conditional_ones_too(tmp_path):
-    chooser = make_chooser(
-        TunerConfig(name="grid"),
+def chooser_of(tuner, target, folder):
+    return make_chooser(
+        TunerConfig(name=tuner),
         (),
         Objective("loss", "min"),
         seed=0,
         max_epochs=1,
-        search_dir=tmp_path,
-        hypermodel=hypermodel.make(section("Widths", most=2)),
+        search_dir=folder,
+        hypermodel=hypermodel.make(target),
     )
+
+
+def test_its_hyperparameters_are_found_conditional_ones_too(tmp_path):
+    chooser = chooser_of("grid", section("Widths", most=2), tmp_path)
     found = []
     while not isinstance(answer := chooser.ask(), str):
         found.append(answer.values)
@@ -103,15 +107,7 @@ def test_its_hyperparameters_are_found_conditional_ones_too(tmp_path):
 )
 def test_hyperparameters_that_one_value_brings_are_found(tmp_path, name, names):
     """Behind a Python loop or `if`, where no conditional scope tells of them."""
-    chooser = make_chooser(
-        TunerConfig(name="random"),
-        (),
-        Objective("loss", "min"),
-        seed=0,
-        max_epochs=1,
-        search_dir=tmp_path,
-        hypermodel=hypermodel.make(section(name)),
-    )
+    chooser = chooser_of("random", section(name), tmp_path)
     found = []
     for _ in range(6):
         answer = chooser.ask()
@@ -172,9 +168,8 @@ def test_what_cannot_be_a_hypermodel_is_refused(name, said):
         hypermodel.make(section(name))
 
 
-def test_a_search_that_is_refused_leaves_no_folder(tmp_path, monkeypatch):
-    monkeypatch.setattr(runtime, "configure", lambda **options: None)
-    tuner = {"name": "random", "hypermodel": {"_target_": "my_hypermodels.number"}}
+def search_of(name, tmp_path):
+    tuner = {"name": "random", "hypermodel": {"_target_": f"my_hypermodels.{name}"}}
     request = SearchRequest(
         config={"model": {}, "tuner": tuner},
         config_yaml="",
@@ -185,9 +180,27 @@ def test_a_search_that_is_refused_leaves_no_folder(tmp_path, monkeypatch):
         is_local=True,
         compose=lambda order: (),
     )
+    return Search(request, link=None, stop=None, wake=None)
+
+
+def test_a_search_that_is_refused_leaves_no_folder(tmp_path, monkeypatch):
+    monkeypatch.setattr(runtime, "configure", lambda **options: None)
     with pytest.raises(ConfigError, match=r"must be a keras_tuner\.HyperModel"):
-        Search(request, link=None, stop=None, wake=None).run()
+        search_of("number", tmp_path).run()
     assert not (tmp_path / "search").exists()
+
+
+def test_whichever_trial_uses_what_is_not_searched_brings_the_warning(tmp_path):
+    """All trials have the same names; their values decide."""
+    search, said = search_of("build_by_kind", tmp_path), []
+    console = types.SimpleNamespace(say=said.append)
+    for index, twice in enumerate((False, True, True)):
+        values = {"units": 2, "kind": "wide", "twice": twice}
+        trial = types.SimpleNamespace(id=f"000{index}", values=values)
+        search._warn_of_unsearched(hypermodel.make(section("build_by_kind")), trial, console)
+    assert [text.partition(",")[0] for text in said] == [
+        "Warning: trial 0001 uses the hyperparameter factor"
+    ]
 
 
 @pytest.mark.parametrize(
